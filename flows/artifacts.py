@@ -5,11 +5,9 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
-from tokenloom.errors import GateFailed
 from tokenloom.flows.store_links import page_url
 from tokenloom.storage.formats.manifest import CATALOGUE, Manifest
 from tokenloom.storage.formats.version_files import GateResult, InputEntry
@@ -23,31 +21,18 @@ from tokenloom.tasks.verify import VerificationResult
 from tokenloom.wording import counted, printable_line, shown_bytes
 
 _MARKS = re.compile(r"[\\`*\[\]|~]")  # they begin something within a line of Markdown
-_BAR_CHARS = 20
 _MAX_ROWS = 500  # the UI shows all rows of a table at once
 
 
 def show_result(result: BuildResult) -> None:
-    """Write the artifacts of a published version: a summary and tables of inputs and shards."""
+    """Write a summary of a published version as an artifact."""
     facts = result.facts
-    manifest, inputs = facts.manifest, read_inputs(facts.store, facts.manifest)
-    key = artifact_key(manifest.dataset)
+    manifest = facts.manifest
     create_markdown_artifact(
-        summary(result, inputs, _links(facts.store, manifest, result.report)),
-        key=f"{key}-summary",
+        summary(result, read_inputs(facts.store, manifest), _links(facts.store, manifest, result.report)),
+        key=f"{artifact_key(manifest.dataset)}-summary",
         description=_cell(outcome_line(result.to_json())),
     )
-    create_table_artifact(
-        _first([{"source": entry.source, "path": entry.path, "bytes": entry.bytes} for entry in inputs]),
-        key=f"{key}-inputs",
-        description=_description("input file", len(inputs)),
-    )
-    shards = [
-        {"split": name} | {field: getattr(shard, field) for field in ("name", "documents", "tokens", "bytes", "sha256")}
-        for name, split in manifest.splits.items()
-        for shard in split.shards
-    ]
-    create_table_artifact(_first(shards), key=f"{key}-shards", description=_description("shard", len(shards)))
 
 
 def _links(store: Store, manifest: Manifest, report: str | None) -> list[str]:
@@ -64,17 +49,6 @@ def _links(store: Store, manifest: Manifest, report: str | None) -> list[str]:
 def artifact_key(dataset: str) -> str:
     """Return the name of a dataset in the characters that Prefect allows in the key of an artifact."""
     return re.sub("[^a-z0-9]+", "-", dataset).strip("-")
-
-
-def _first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {name: printable_line(value) if isinstance(value, str) else value for name, value in row.items()}
-        for row in rows[:_MAX_ROWS]
-    ]
-
-
-def _description(what: str, count: int) -> str:
-    return counted(count, what) if count <= _MAX_ROWS else f"the first {_MAX_ROWS} of {counted(count, what)}"
 
 
 def summary(result: BuildResult, inputs: list[InputEntry], links: Sequence[str] = ()) -> str:
@@ -127,30 +101,14 @@ def _gate_rows(gates: list[GateResult]) -> list[str]:
 
 
 def _step_rows(seconds: dict[str, float]) -> list[str]:
-    """Return the lines of a table: each step with its time and its share of the whole as a bar."""
+    """Return the lines of a table of the steps, with their times and shares of the whole."""
     whole = max(sum(seconds.values()), 1e-9)
     rows = [
-        f"| {step_label(step)} | {seconds[step]:,.1f}\u00a0s | {_bar(seconds[step] / whole)} |"
+        f"| {step_label(step)} | {seconds[step]:,.1f}\u00a0s | {seconds[step] / whole:.0%} |"
         for step in STEPS
         if step in seconds
     ]
-    return ["| step | time | share |", "|---|---:|---|", *rows]
-
-
-def _bar(share: float) -> str:
-    """Return a bar of characters in Markdown for a share in [0, 1]."""
-    filled = int(share * _BAR_CHARS)
-    return f"`{'█' * filled}{'░' * (_BAR_CHARS - filled)}`"
-
-
-def show_gates(dataset: str, error: GateFailed) -> None:
-    """Write the results of the checks of a version that did not pass as a table, the failed ones first."""
-    rows = [
-        {"check": gate["name"], "result": "passed" if gate["passed"] else "failed"}
-        | {name: gate[name] for name in ("expected", "found")}
-        for gate in sorted(error.gates, key=lambda gate: bool(gate["passed"]))
-    ]
-    create_table_artifact(rows, key=f"{artifact_key(dataset)}-checks", description=_cell(str(error)))
+    return ["| step | time | share |", "|---|---:|---:|", *rows]
 
 
 def show_verification(dataset: str, result: VerificationResult) -> None:
@@ -183,13 +141,15 @@ def show_verification(dataset: str, result: VerificationResult) -> None:
 
 def show_collection(found: Collected) -> None:
     """Write what became of each version and of leftovers, or would, as a table artifact."""
-    rows = [{"version": version, "outcome": outcome, "why": why} for version, outcome, why in found.rows()]
+    rows = [
+        {"version": version, "outcome": outcome, "why": printable_line(why)} for version, outcome, why in found.rows()
+    ]
     rows += [
         {"version": "", "outcome": found.verb, "why": f"{kind}: {counted(num_files, 'file')}"}
         for kind, num_files in found.leftovers.items()
     ]
     create_table_artifact(
-        _first(rows), key=f"{artifact_key(found.dataset)}-collection", description=_cell(found.line())
+        rows[:_MAX_ROWS], key=f"{artifact_key(found.dataset)}-collection", description=_cell(found.line())
     )
 
 

@@ -2,36 +2,126 @@
 
 Prefect caches nothing. Only the store decides what exists: a step that finds its valid result returns at once. A run of
 build-a-spec-file reads a file again that a team reviews, and its form needs one line of text: Prefect's form can't save
-a schedule whose parameters are a whole spec.
+a schedule whose parameters are a whole spec. Both emit an event when a version is published, and when the build fails.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Annotated, Any
+from uuid import UUID
 
 from prefect import flow, get_run_logger
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.events import Event, emit_event
+from prefect.flows import Flow
 from prefect.runtime import deployment as this_deployment
-from prefect.runtime import flow_run
+from prefect.runtime import flow_run as this_run
 from prefect.states import Completed
 from pydantic import Field
 
-from tokenloom.errors import GateFailed, SpecError, WorkerLost, WorkError, message_of
+from tokenloom.errors import SpecError, WorkerLost, WorkError, message_of, one_line
 from tokenloom.flows import artifacts
 from tokenloom.flows.blocks import using_credentials, with_store_of_block
 from tokenloom.flows.build_steps import run_build
-from tokenloom.flows.events import FAILURE_HOOKS, emit_published, label_run
 from tokenloom.flows.runners import open_runner
 from tokenloom.spec.base import is_absolute, join_path
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.loading import load_spec
+from tokenloom.storage.formats.manifest import NAME_PATTERN
+from tokenloom.storage.stores.remote_errors import redacted
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.tags import check_tag, move_by_hand
-from tokenloom.tasks.building.outcome import outcome
+from tokenloom.tasks.building.outcome import outcome, outcome_line, reading_lines
 from tokenloom.tasks.building.publish import BuildResult
 
 TRANSFORMS = "TOKENLOOM_TRANSFORMS"  # the modules, separated by commas, whose functions a deployment's runs may call
+
+_DATASET = "tokenloom.dataset"  # a label of flow runs
+# Fields of a build's result that the event `tokenloom.dataset.published` contains.
+_PUBLISHED = (
+    "version",
+    "reference",
+    "tag",
+    "tag_moved",
+    "tokens",
+    "documents",
+    "shards",
+    "seconds",
+    "partitions",
+    "partitions_reused",
+    "tokenizer",
+    "report",
+)
+
+
+def label_run(dataset: str) -> None:
+    """Label this run with its dataset, which the event of its failure names."""
+    with get_client(sync_client=True) as client:
+        client.update_flow_run_labels(UUID(this_run.get_id()), {_DATASET: dataset})
+
+
+def emit_published(dataset: str, result: Mapping[str, Any]) -> None:
+    """Emit the event `tokenloom.dataset.published` of this flow run.
+
+    Args:
+        dataset: its name.
+        result: see BuildResult.to_json.
+    """
+    tag = result["tag"] if result["tag_moved"] else "none"
+    emit_event(
+        event="tokenloom.dataset.published",
+        resource=_resource(dataset) | {"tokenloom.version": result["version"], "tokenloom.tag": tag},
+        payload={
+            "dataset": dataset,
+            **{name: result[name] for name in _PUBLISHED},
+            "flow_run_id": this_run.get_id(),
+            "message": outcome_line(result),
+            "read": reading_lines(result["reference"]),
+        },
+    )
+
+
+def emit_failed(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
+    """Emit the event `tokenloom.dataset.failed`: a hook of builds.
+
+    Prefect calls it in the run's own process, or in one of the worker if that process is gone. It sends the event
+    before it returns: a process that got SIGTERM does not wait for queues to empty.
+    """
+    error = state.result(raise_on_failure=False) if state.is_failed() else None
+    with get_client(sync_client=True) as client:
+        dataset = _dataset_of(client.read_flow_run(flow_run.id))
+        event = Event(
+            event="tokenloom.dataset.failed",
+            resource=_resource(dataset),
+            payload={
+                "dataset": dataset,
+                "state": "failed" if state.is_failed() else "crashed" if state.is_crashed() else "cancelled",
+                "error": type(error).__name__ if isinstance(error, BaseException) else None,
+                "message": one_line(redacted(state.message or "")),
+                "flow_run_id": str(flow_run.id),
+            },
+        )
+        client.request("POST", "/events", json=[event.model_dump(mode="json")])
+
+
+#: of the flows that build
+FAILURE_HOOKS: dict[str, Any] = {name: [emit_failed] for name in ("on_failure", "on_cancellation", "on_crashed")}
+
+
+def _resource(dataset: str) -> dict[str, str]:
+    return {"prefect.resource.id": f"tokenloom.dataset.{dataset}", "prefect.resource.name": dataset}
+
+
+def _dataset_of(run: FlowRun) -> str:
+    """Return the dataset that a run builds, from its label or else its parameters; "unknown" if neither names it."""
+    spec: Any = run.parameters.get("spec")
+    given = spec.get("dataset") if isinstance(spec, dict) else None
+    named = str(run.labels.get(_DATASET) or given or "")
+    return named if NAME_PATTERN.match(named) else "unknown"
 
 
 @flow(name="build-dataset", flow_run_name="build-{spec.dataset}", **FAILURE_HOOKS)
@@ -59,11 +149,7 @@ def build_and_report(spec: BuildSpec, tag: str = "") -> dict[str, Any]:
     check_transform(spec)
     spec = with_absolute_paths(with_store_of_block(spec))
     with using_credentials(spec.credentials):
-        try:
-            result = _build(spec)
-        except GateFailed as error:
-            artifacts.show_gates(spec.dataset, error)
-            raise
+        result = _build(spec)
         if result.published:
             emit_published(spec.dataset, result.to_json())
             artifacts.show_result(result)
@@ -133,7 +219,7 @@ def absolute_path(key: str, path: str) -> str:
 
 
 def _run_name() -> str:
-    return f"build-{PurePath(flow_run.parameters.get('spec_file', '')).stem}"
+    return f"build-{PurePath(this_run.parameters.get('spec_file', '')).stem}"
 
 
 @flow(name="build-a-spec-file", flow_run_name=_run_name, **FAILURE_HOOKS)

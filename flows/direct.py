@@ -10,10 +10,10 @@ from tokenloom.errors import SpecError
 from tokenloom.flows.build_steps import plan_and_sample, run_build
 from tokenloom.spec.blocks import BLOCK_URL
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.tasks.building import preload_build
 from tokenloom.tasks.building.encoders import prove_encoder
 from tokenloom.tasks.building.plan import BuildPlan
 from tokenloom.tasks.building.publish import BuildResult
-from tokenloom.tasks.preload import preload_build
 from tokenloom.tasks.running.steps import open_workers
 from tokenloom.tasks.running.workers import chosen_num_workers
 

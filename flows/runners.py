@@ -27,7 +27,7 @@ from tokenloom.errors import SpecError, TokenloomError, WorkerLost, message_of
 from tokenloom.flows.blocks import environment_of, using_credentials
 from tokenloom.flows.build_steps import REPORT_STEP
 from tokenloom.spec.blocks import Credentials, DaskRunner, ProcessRunner, RayRunner
-from tokenloom.tasks.preload import preload_build
+from tokenloom.tasks.building import preload_build
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.progress import Meter, step_label
 from tokenloom.tasks.running.steps import RETRY_SECONDS, Batch, Runner, Step, should_retry

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from tokenloom.errors import EncoderMismatch
-from tokenloom.storage.formats.records import canonical_json
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import find_build_record, published_versions
 from tokenloom.storage.work.records import remove_spills_of
@@ -17,10 +15,9 @@ from tokenloom.tasks.building.plan import Build
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import Job, Runner
 from tokenloom.tokenizers import Tokenizer, load_job_tokenizer, load_once, pinned_fields
-from tokenloom.tokenizers.fast.proofs import Proof, installed_library, keep_proof
+from tokenloom.tokenizers.fast.proofs import installed_library, keep_proof
 from tokenloom.tokenizers.fast.tokenizer import (
     NO_CHECK,
-    Check,
     FastTokenizer,
     Router,
     ending_if_hung,
@@ -36,27 +33,20 @@ _REPORT_AT = "https://github.com/tokenloom/tokenloom/issues"
 _BATCH = 10  # slices of a probe, which take about a second
 
 
+@lru_cache(maxsize=4)
 def encoding_tokenizer(build: Build) -> Tokenizer:
     """Return the tokenizer of a build: with its fast encoder, or the reference; both give the same ids.
 
-    A machine with other releases than those of the proof uses the reference. Raises TokenizerError as
-    load_job_tokenizer.
+    A machine with other releases than those of the proof uses the reference. Each step counts the texts that it
+    compares by itself. Raises TokenizerError as load_job_tokenizer.
     """
-    if build.tokenizer_files is not None:
-        return load_job_tokenizer(build.definition, build.tokenizer.fingerprint, build.tokenizer_files)
-    definition, fingerprint = canonical_json(build.definition), build.tokenizer.fingerprint
-    return _tokenizer(definition, fingerprint, build.version, build.proof, build.check)
-
-
-@lru_cache(maxsize=4)
-def _tokenizer(definition: bytes, fingerprint: str, version: str, proof: Proof | None, check: Check) -> Tokenizer:
-    """Return a tokenizer with its own count of compared texts for each build and step."""
-    reference = load_job_tokenizer(json.loads(definition), fingerprint)
+    reference = load_job_tokenizer(build.definition, build.tokenizer.fingerprint, build.tokenizer_files)
+    proof = build.proof
     if proof is None or (proof.library, proof.reference) != (installed_library(), reference.backend):
         return reference
     encoder = _fast_encoder(reference)  # type: ignore[arg-type]  # it is hashable
     router = Router([*left_to_reference(), *proof.odd], encoder.spellings)
-    return FastTokenizer(reference, encoder, router, check)
+    return FastTokenizer(reference, encoder, router, build.check)
 
 
 @lru_cache(maxsize=2)

@@ -66,28 +66,6 @@ class InputFile:
         return MASK in self.options.get("has", ())
 
 
-@dataclass(frozen=True)
-class _Listing:
-    """How the files of a source are found; `leave_out` counts those that are left out; `options` read them."""
-
-    source: str
-    pattern: str
-    options: dict[str, Any]
-    leave_out: LeaveOut
-
-
-def _listings(spec: BuildSpec) -> Iterator[_Listing]:
-    documents = spec.documents
-    rules = {
-        "max_bytes": documents.max_bytes,
-        "on_error": documents.on_error,
-        "encoding_errors": documents.encoding_errors,
-    }
-    for name, source in zip(spec.source_names(), spec.sources, strict=True):
-        options = source.reading_options() | rules | spec.ids_options()
-        yield _Listing(name, getattr(source, "path", ""), options, LeaveOut(getattr(source, "leave_out", ())))
-
-
 def list_inputs(spec: BuildSpec, store: Store) -> tuple[list[InputFile], LeftOut]:
     """Return the input files of all sources, in the order of the sources, then of paths; and how many were left out.
 
@@ -101,33 +79,25 @@ def list_inputs(spec: BuildSpec, store: Store) -> tuple[list[InputFile], LeftOut
     memory = FingerprintMemory(store)
     inputs: list[InputFile] = []
     left_out: LeftOut = {}
-    for listing in _listings(spec):
-        inputs += _inputs_of(listing, memory)
-        counts = dict(listing.leave_out.num_files)
-        if listing.leave_out.num_hidden:
-            counts[HIDDEN] = listing.leave_out.num_hidden
-        if counts:
-            left_out[listing.source] = counts
+    for source in spec.source_names():
+        files, counts = _inputs_of(spec, source, memory)
+        inputs += files
+        left_out |= {source: counts} if counts else {}
     memory.save()
     return inputs, left_out
 
 
 def find_inputs(spec: BuildSpec, store: Store) -> tuple[list[InputFile], list[str]]:
-    """Return the input files like list_inputs, and why those of a source could not be found; writes nothing.
-
-    Args:
-        spec: with absolute paths.
-        store: where fingerprints may be remembered.
-    """
+    """Return the input files like list_inputs, and why those of a source could not be found; writes nothing."""
     memory = FingerprintMemory(store)
-    found: list[InputFile] = []
+    inputs: list[InputFile] = []
     problems = []
-    for listing in _listings(spec):
+    for source in spec.source_names():
         try:
-            found += _inputs_of(listing, memory)
+            inputs += _inputs_of(spec, source, memory)[0]
         except InputError as error:
-            problems.append(f"source {listing.source}: {error}")
-    return found, problems
+            problems.append(f"source {source}: {error}")
+    return inputs, problems
 
 
 def find_input(spec: BuildSpec, store: Store, source: str, path: str) -> InputFile | None:
@@ -141,34 +111,48 @@ def find_input(spec: BuildSpec, store: Store, source: str, path: str) -> InputFi
 
     Raises InputError if the source can't be listed.
     """
-    for listing in _listings(spec):
-        if listing.source == source:
-            found = _inputs_of(listing, FingerprintMemory(store), path)
-            return next((file for file in found if file.path == path), None)
-    return None
+    files, _ = _inputs_of(spec, source, FingerprintMemory(store), path)
+    return next((file for file in files if file.path == path), None)
 
 
-def _inputs_of(listing: _Listing, memory: FingerprintMemory, only_path: str | None = None) -> list[InputFile]:
-    """Return the input files of a source, or only the one with a path, unless its rows depend on the others."""
-    with naming_source(listing.source):
-        found = make_reader(listing.options).files(listing.pattern, listing.leave_out)
-        is_stream = any("stream" in file.options for file in found)  # the rows of each file depend on all files
-        if only_path is not None and not is_stream:
-            found = [file for file in found if file.path == only_path]
-        files = [_input(file, listing, memory) for file in found]
+def _listed(spec: BuildSpec, name: str) -> tuple[Options, list[FoundFile], dict[str, int]]:
+    """Return how to read the files of a source, the files, and how many each pattern leaves out."""
+    source, documents = spec.sources[spec.source_names().index(name)], spec.documents
+    rules = documents.model_dump(include={"max_bytes", "on_error", "encoding_errors"})
+    options = source.reading_options() | rules | spec.ids_options()
+    leave_out = LeaveOut(getattr(source, "leave_out", ()))
+    with naming_source(name):
+        files = make_reader(options).files(getattr(source, "path", ""), leave_out)
+    hidden = {HIDDEN: leave_out.num_hidden} if leave_out.num_hidden else {}
+    return options, files, leave_out.num_files | hidden
+
+
+def _inputs_of(
+    spec: BuildSpec, source: str, memory: FingerprintMemory, only_path: str | None = None
+) -> tuple[list[InputFile], dict[str, int]]:
+    """Return the input files of a source, and how many each pattern leaves out.
+
+    With `only_path` only that file is fingerprinted, unless its rows depend on the others.
+    """
+    options, found, left_out = _listed(spec, source)
+    is_stream = any("stream" in file.options for file in found)  # the rows of each file depend on all files
+    if only_path is not None and not is_stream:
+        found = [file for file in found if file.path == only_path]
+    with naming_source(source):
+        files = [_input(file, source, options, memory) for file in found]
     if is_stream:
         stream = {"stream": sha256_of([[file.path, file.fingerprint] for file in files])}
         stamps = {url: seen for file in files for url, seen in file.stamps.items()}
         files = [replace(file, options=file.options | stream, stamps=stamps) for file in files]
-    return files
+    return files, left_out
 
 
-def _input(file: FoundFile, listing: _Listing, memory: FingerprintMemory) -> InputFile:
+def _input(file: FoundFile, source: str, options: Options, memory: FingerprintMemory) -> InputFile:
     local = {} if file.fingerprint else {url: memory.local(url) for url in (file.url, *file.sides)}
     fingerprint = file.fingerprint or joined_fingerprint([one for one, _ in local.values()])
-    options = listing.options | path_columns(file.path, listing.options) | file.options
+    options = {**options, **path_columns(file.path, options), **file.options}
     stamps = {url: seen for url, (_, seen) in local.items()}
-    return InputFile(listing.source, file.path, file.url, file.num_bytes, fingerprint, options, stamps, file.sides)
+    return InputFile(source, file.path, file.url, file.num_bytes, fingerprint, options, stamps, file.sides)
 
 
 def check_unchanged(file: InputFile) -> None:
@@ -188,10 +172,8 @@ def check_all_unchanged(spec: BuildSpec, files: Sequence[InputFile]) -> None:
     """Raise InputError if an input of a build has changed; objects of a store are listed together, not one by one."""
     listed: dict[str, str | None] = {}
     remote = {file.source for file in files if not file.stamps and not file.fingerprint.startswith(PINNED)}
-    for listing in _listings(spec):
-        if listing.source in remote:
-            found = make_reader(listing.options).files(listing.pattern, listing.leave_out)
-            listed |= {file.url: file.fingerprint for file in found}
+    for source in sorted(remote):
+        listed |= {file.url: file.fingerprint for file in _listed(spec, source)[1]}
     for file in files:
         if file.stamps or file.source not in remote:
             check_unchanged(file)

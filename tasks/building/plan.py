@@ -52,10 +52,11 @@ class Partition(PartitionRange):
         return f"{self.file.path} [{self.start}, {self.end})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Build:
     """A build, as each of its steps needs it: where the store is, and what decides ids and bytes.
 
+    A worker gets it once for all jobs of a step, and caches by it what it makes of it.
     `tokenizer` is its entry in the manifest, `definition` its part of the spec; `rules` say which rows become
     documents, `chat` renders conversations, None if no source has any. `has_ids` says that a source names ids,
     `has_classes` that tokens have classes: those of conversations, or of imported masks. `excludes` says that contents

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import re
@@ -177,7 +176,7 @@ def test_a_relative_path_needs_tokenloom_home(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.usefixtures("prefect_server")
-def test_a_failed_check_fails_the_run_with_a_table_and_relaxed_checks_complete_it(
+def test_a_failed_check_fails_the_run_and_relaxed_checks_complete_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     emitted: list[Any] = []
@@ -194,17 +193,13 @@ def test_a_failed_check_fails_the_run_with_a_table_and_relaxed_checks_complete_i
     assert run.state.is_failed()
     assert "min_documents: expected >= 1,000, found 50" in str(run.state.message)
     assert run.name == "build-checked"
-    assert json.loads(artifact("checked-checks").data) == [
-        {"check": "min_documents", "result": "failed", "expected": ">= 1,000", "found": "50"},
-        {"check": "min_tokens", "result": "passed", "expected": ">= 10", "found": "590"},
-    ]
     assert not emitted
     relaxed = make_spec(tmp_path / "store", [source], dataset="checked", checks={"min_documents": 50})
     result = build_dataset(relaxed.with_workers(0))
     assert (result["published"], result["partitions_encoded"], len(emitted)) == (True, 0, 1)
     summary = artifact("checked-summary").data
     assert "| min_documents | &gt;= 50 | 50 |" in summary
-    assert re.search(r"^\| tokenize \| [\d.]+\xa0s \| `█*░*` \|$", summary, re.MULTILINE)
+    assert re.search(r"^\| tokenize \| [\d.]+\xa0s \| \d+% \|$", summary, re.MULTILINE)
 
 
 @pytest.mark.usefixtures("prefect_server")

@@ -36,6 +36,21 @@ class PanicException(BaseException):
     """Like what a native library raises when it panics: not an Exception."""
 
 
+class Counted:
+    """A value of a step that counts how often it is pickled."""
+
+    def __init__(self) -> None:
+        self.num_pickled = 0
+
+    def __reduce__(self) -> tuple[type[Counted], tuple[()]]:
+        self.num_pickled += 1
+        return Counted, ()
+
+
+def double_with(_: Counted, number: int) -> int:
+    return 2 * number
+
+
 class Unpicklable(Exception):
     """An exception that cannot be unpickled, because `args` does not rebuild it."""
 
@@ -144,6 +159,18 @@ def test_calls_run_in_a_child_and_return_its_results(pool: WorkerPool) -> None:
     assert [call(pool, double, number) for number in range(5)] == [0, 2, 4, 6, 8]
     first, second = call(pool, process_id, None), call(pool, process_id, None)
     assert first == second != os.getpid()
+
+
+def test_a_child_gets_a_step_with_its_values_once_and_again_after_an_error() -> None:
+    value = Counted()
+    step = partial(double_with, value)
+    with WorkerPool(1) as one:
+        assert [one.call(step, [number]) for number in range(5)] == [[0], [2], [4], [6], [8]]
+        assert value.num_pickled == 1
+        with pytest.raises(TypeError, match="unsupported operand"):
+            one.call(step, [None])
+        assert [one.call(step, [number]) for number in range(2)] == [[0], [2]]
+        assert value.num_pickled == 2
 
 
 def test_as_many_children_work_at_once_as_the_pool_has() -> None:

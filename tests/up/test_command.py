@@ -50,13 +50,11 @@ def test_a_run_that_the_api_triggers_publishes_a_version(up: Up) -> None:
     assert run.state.is_completed(), run.state
     (version,) = published_versions(dataset_store(str(folder / "store"), "news"))
     assert flow_run(run.id).name == "build-news"
-    summary, inputs, shards = (artifact(f"news-{name}") for name in ("summary", "inputs", "shards"))
+    summary = artifact("news-summary")
     assert f"## news {version}" in summary.data and "The longest step was" in summary.data
     report, catalogue = re.findall(r"\]\(<(http://127\.0\.0\.1:\d+/stores/.+?)>\)", summary.data)
     assert (folder / f"store/news/reports/{version}.html").read_bytes() == httpx.get(report, trust_env=False).content
     assert f"news/reports/{version}.html" in httpx.get(catalogue, trust_env=False).text
-    assert [row["path"] for row in json.loads(inputs.data)] == ["a.parquet"]
-    assert {row["split"] for row in json.loads(shards.data)} == {"train", "validation", "test"}
     assert_result_is_reported(run, version, folder)
     again: Any = run_deployment("build-dataset/build-dataset", parameters=asked, timeout=300, poll_interval=1)
     assert again.state.message.startswith("up to date, nothing new to publish: ")

@@ -78,7 +78,7 @@ def _run_reporting_errors(argv: Sequence[str], *, is_program: bool) -> int:
 
 def _prepare(arguments: argparse.Namespace) -> None:
     if arguments.command == "build" and arguments.workers != 0:
-        from tokenloom.tasks.preload import import_steps
+        from tokenloom.tasks.building import import_steps
         from tokenloom.tasks.running.workers import start_early
 
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads take time to start
