@@ -26,7 +26,7 @@ from tokenloom.storage.formats.records import sha256_of_bytes
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import is_published, version_path
-from tokenloom.storage.versions.tags import entry_numbers, entry_path, read_log
+from tokenloom.storage.versions.tags import entry_numbers, entry_path, log
 from tokenloom.wording import counted
 
 _WRONG = "its SHA-256 is not that of the manifest"
@@ -165,7 +165,8 @@ def check_tags(store: Store) -> tuple[list[Damage], list[str]]:
         named = {entry_path(tag, number) for number in entry_numbers(store, tag)}
         others = {f"tags/{tag}/{name}" for name in store.names(f"tags/{tag}")} - named
         warnings += [f"{path}: not an entry of the log" for path in sorted(others)]
-        entries, problems = read_log(store, tag)
+        problems: dict[str, FormatError] = {}
+        entries = log(store, tag, problems)
         damages += [Damage(path, bare_message(error, store.place(path))) for path, error in problems.items()]
         for entry in entries:
             if published(entry.version):

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
-from io import RawIOBase
 from typing import IO, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
@@ -48,7 +47,7 @@ def table_schema(has_classes: bool, has_ids: bool) -> pa.Schema:
     return pa.schema([*SCHEMA, *fields])
 
 
-SCHEMAS = [table_schema(has_classes, has_ids) for has_classes in (False, True) for has_ids in (False, True)]
+_SCHEMAS = [table_schema(has_classes, has_ids) for has_classes in (False, True) for has_ids in (False, True)]
 
 
 class DocumentTableWriter:
@@ -114,34 +113,7 @@ class DocumentTableWriter:
         return FileEntry(self._file.tell(), sha256)
 
 
-def open_table(
-    file: RawIOBase, place: str, options: pa.ipc.IpcReadOptions | None = None
-) -> pa.ipc.RecordBatchFileReader:
-    """Return a reader of a document table; raises FormatError if it is damaged or has other columns.
-
-    Args:
-        file: the table's file, open for reading.
-        place: its path, for the message.
-        options: which columns to read; None for all.
-    """
-    with _naming_damage(place):
-        reader = pa.ipc.open_file(file, options=options)
-        if options is None and reader.schema not in SCHEMAS:
-            raise pa.ArrowInvalid("its columns are not those of a document table")
-        return reader
-
-
-def read_batch(reader: pa.ipc.RecordBatchFileReader, index: int, place: str) -> pa.RecordBatch:
-    """Return batch `index` of a table, checked; raises FormatError if it is damaged."""
-    with _naming_damage(place):
-        batch = reader.get_batch(index)
-        batch.validate(full=True)  # without it, a conversion may read outside of the file
-        if any(batch[field.name].null_count for field in batch.schema if not field.nullable):
-            raise pa.ArrowInvalid("a column has nulls")
-        return batch
-
-
-def column_values(batch: pa.RecordBatch, name: str) -> AnyArray:
+def _values(batch: pa.RecordBatch, name: str) -> AnyArray:
     """Return a column of a document table without nulls: (n,), or (n, 2) halves of `content`, all little-endian.
 
     Arrow's own conversion imports pandas, which takes as long as reading a few hundred megabytes.
@@ -235,7 +207,10 @@ class DocumentTable:
     def __init__(self, store: Store, path: str, num_rows: int, num_inputs: int, block_bytes: int = BLOCK_BYTES) -> None:
         self.num_rows, self._num_inputs, self.place = num_rows, num_inputs, store.place(path)
         self._file = StoreFile(store, path, block_bytes)
-        self._reader = open_table(self._file, self.place)
+        with _naming_damage(self.place):
+            self._reader = pa.ipc.open_file(self._file)
+            if self._reader.schema not in _SCHEMAS:
+                raise pa.ArrowInvalid("its columns are not those of a document table")
         if self._reader.num_record_batches != -(-num_rows // BATCH_ROWS):
             raise self._not_of_its_shard()
         self._batch = lru_cache(2)(self._read_batch)
@@ -279,26 +254,29 @@ class DocumentTable:
 
     @cached_property
     def _keys(self) -> pa.ipc.RecordBatchFileReader:
-        return open_table(self._file, self.place, pa.ipc.IpcReadOptions(included_fields=[_KEY]))
+        return pa.ipc.open_file(self._file, options=pa.ipc.IpcReadOptions(included_fields=[_KEY]))
 
     def _batch_keys(self, index: int) -> UInt64s:
-        batch = read_batch(self._keys, index, self.place)
-        self._check_length(index, batch.num_rows)
-        return column_values(batch, "key")
+        return _values(self._checked_batch(self._keys, index), "key")
 
     def _read_batch(self, index: int) -> DocumentColumns:
-        batch = read_batch(self._reader, index, self.place)
-        self._check_length(index, batch.num_rows)
-        columns = {name: column_values(batch, name) for name in SCHEMA.names}
+        batch = self._checked_batch(self._reader, index)
+        columns = {name: _values(batch, name) for name in SCHEMA.names}
         if int(columns["input"].max()) >= self._num_inputs:
             raise FormatError(f"{self.place}: its documents name inputs that do not exist; restore it")
         names = batch.schema.names
-        classes = column_values(batch, "classes") if "classes" in names else None
+        classes = _values(batch, "classes") if "classes" in names else None
         return DocumentColumns(**columns, classes=classes, ids=batch["id"] if "id" in names else None)
 
-    def _check_length(self, index: int, num_rows: int) -> None:
-        if num_rows != min(BATCH_ROWS, self.num_rows - index * BATCH_ROWS):
+    def _checked_batch(self, reader: pa.ipc.RecordBatchFileReader, index: int) -> pa.RecordBatch:
+        with _naming_damage(self.place):
+            batch = reader.get_batch(index)
+            batch.validate(full=True)  # without it, a conversion may read outside of the file
+            if any(batch[field.name].null_count for field in batch.schema if not field.nullable):
+                raise pa.ArrowInvalid("a column has nulls")
+        if batch.num_rows != min(BATCH_ROWS, self.num_rows - index * BATCH_ROWS):
             raise self._not_of_its_shard()
+        return batch
 
     def _not_of_its_shard(self) -> FormatError:
         return FormatError(

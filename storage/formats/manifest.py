@@ -154,38 +154,39 @@ class RowCounts:
     kept: Count
 
 
-def _has_its_files(shard: ShardEntry) -> bool:
-    files = shard.files
-    return DOCS in files and BLOCKS in files and (MASK not in files or files[MASK].bytes == shard.tokens)
-
-
-def _adds_up(split: SplitEntry) -> bool:
-    return (split.tokens, split.documents) == (
-        sum(shard.tokens for shard in split.shards),
-        sum(shard.documents for shard in split.shards),
-    )
-
-
-def _name_their_shards(splits: dict[str, SplitEntry]) -> bool:
-    return all(shard.name.startswith(f"{name}/") for name, split in splits.items() for shard in split.shards)
-
-
-def _are_masked_alike(splits: dict[str, SplitEntry]) -> bool:
-    return len({shard.has_mask for split in splits.values() for shard in split.shards}) < 2
-
-
 _Tokenizer = Annotated[
     TokenizerEntry,
     Rule(lambda entry: entry.eot_id < entry.vocab_size, "a tokenizer with an eot_id below vocab_size"),
 ]
 _Shard = Annotated[
-    ShardEntry, Rule(_has_its_files, "a shard with .docs, .blocks, and as many bytes of .mask as tokens")
+    ShardEntry,
+    Rule(lambda shard: {DOCS, BLOCKS} <= shard.files.keys(), "a shard with .docs and .blocks"),
+    Rule(
+        lambda shard: MASK not in shard.files or shard.files[MASK].bytes == shard.tokens,
+        "a shard with a byte of .mask for each token",
+    ),
 ]
-_Split = Annotated[SplitEntry, Rule(_adds_up, "a split with the tokens and documents of its shards")]
+_Split = Annotated[
+    SplitEntry,
+    Rule(
+        lambda split: split.tokens == sum(shard.tokens for shard in split.shards),
+        "a split with the tokens of its shards",
+    ),
+    Rule(
+        lambda split: split.documents == sum(shard.documents for shard in split.shards),
+        "a split with the documents of its shards",
+    ),
+]
 _Splits = Annotated[
     dict[Annotated[str, Rule(_SPLIT.match, "the name of a split")], _Split],
-    Rule(_name_their_shards, "splits whose shards are named SPLIT/NNNNNN.tok"),
-    Rule(_are_masked_alike, "splits of which all shards have masks, or none has"),
+    Rule(
+        lambda splits: all(s.name.startswith(f"{name}/") for name, split in splits.items() for s in split.shards),
+        "splits whose shards are named SPLIT/NNNNNN.tok",
+    ),
+    Rule(
+        lambda splits: len({shard.has_mask for split in splits.values() for shard in split.shards}) < 2,
+        "splits of which all shards have masks, or none has",
+    ),
 ]
 
 

@@ -50,7 +50,13 @@ _Values = Sequence[Any]  # type: ignore[explicit-any]
 
 SHA256_PATTERN = re.compile(r"[0-9a-f]{64}\Z")
 _MARK = b',"checksum":"'
-_PLAIN = {int: "an integer of 64 bits", float: "a number", str: "text", bool: "true or false"}
+#: the types of plain values in JSON, and their names in messages
+_PLAIN: dict[type, tuple[set[type], str]] = {
+    int: ({int}, "an integer of 64 bits"),
+    float: ({int, float}, "a number"),
+    str: ({str}, "text"),
+    bool: ({bool}, "true or false"),
+}
 
 
 @dataclass(frozen=True)
@@ -204,7 +210,9 @@ def _decode(hint: Any, values: _Values, field: str) -> list[Any]:  # type: ignor
         items = _decode_items(arguments[1], list(chain.from_iterable(map(dict.values, values))), field, paths)
         return [dict(zip(value, items, strict=False)) for value in values]
     if hint in _PLAIN:
-        _require(_are_plain(hint, values), field, _PLAIN[hint])
+        types, name = _PLAIN[hint]
+        _require(set(map(type, values)) <= types, field, name)
+        _require(hint in (str, bool) or all(abs(value) <= 2**64 for value in values), field, name)
     elif hint is not object:
         return _decode_records(hint, values, field)
     return list(values)
@@ -213,13 +221,6 @@ def _decode(hint: Any, values: _Values, field: str) -> list[Any]:  # type: ignor
 def _require(holds: bool, field: str, rule: str) -> None:
     if not holds:
         raise _Mismatch(field, rule)
-
-
-def _are_plain(kind: type, values: _Values) -> bool:
-    types = set(map(type, values))
-    if kind is float:
-        return types <= {int, float} and all(abs(value) < 2**64 for value in values)
-    return types <= {kind} and (kind is not int or not values or (min(values) >= -(2**63) and max(values) <= 2**64))
 
 
 def _decode_items(hint: object, items: _Values, field: str, names: Iterable[str]) -> Iterator[Any]:  # type: ignore[explicit-any]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tokenloom.storage.formats.records import Count, JsonObject, canonical_json, decode_record, parse_json
+from tokenloom.storage.formats.records import Count, JsonObject, decode_record, parse_json
 from tokenloom.storage.formats.statistics import DocumentStatistics, EncodedCounts
 
 
@@ -20,7 +19,9 @@ class InputEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class _Inputs:
+class Inputs:
+    """The content of inputs.json."""
+
     inputs: list[InputEntry]
 
 
@@ -69,16 +70,6 @@ class BuildRecord:
     gates: list[GateResult]
     at: str
     by: str
-
-
-def encode_inputs(inputs: Sequence[InputEntry]) -> bytes:
-    """Return the bytes of inputs.json."""
-    return canonical_json(_Inputs(list(inputs)))
-
-
-def decode_inputs(data: bytes, place: str) -> list[InputEntry]:
-    """Return the inputs in the bytes of inputs.json; raises FormatError if they are damaged."""
-    return decode_record(_Inputs, parse_json(data, place), place).inputs
 
 
 def decode_build(data: bytes, place: str) -> BuildRecord:

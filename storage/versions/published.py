@@ -16,7 +16,7 @@ from tokenloom.storage.formats.manifest import (
     ShardEntry,
     read_manifest,
 )
-from tokenloom.storage.formats.records import Rule, decode_record, sha256_of_bytes
+from tokenloom.storage.formats.records import Rule, decode_record, parse_json, sha256_of_bytes
 from tokenloom.storage.stores.store import Store
 
 if TYPE_CHECKING:
@@ -126,9 +126,10 @@ def read_listed(store: Store, manifest: Manifest, name: str) -> bytes:
 
 def read_inputs(store: Store, manifest: Manifest) -> list[InputEntry]:
     """Return the inputs of a version; errors as read_listed."""
-    from tokenloom.storage.formats.version_files import decode_inputs  # training does not need its records
+    from tokenloom.storage.formats.version_files import Inputs  # training does not need its records
 
-    return decode_inputs(read_listed(store, manifest, INPUTS), store.place(version_path(manifest.version, INPUTS)))
+    place = store.place(version_path(manifest.version, INPUTS))
+    return decode_record(Inputs, parse_json(read_listed(store, manifest, INPUTS), place), place).inputs
 
 
 def read_tokenizer_files(store: Store, manifest: Manifest) -> dict[str, bytes]:

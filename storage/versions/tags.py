@@ -58,36 +58,35 @@ def newest_number(store: Store, tag: str) -> int:
     return entry.number if entry else 0
 
 
-def log(store: Store, tag: str) -> list[TagEntry]:
-    """Return all entries of `tag`, oldest first; raises FormatError if one is damaged or missing."""
-    entries, problems = read_log(store, tag)
-    for problem in problems.values():
-        raise problem
-    return entries
+def log(store: Store, tag: str, problems: dict[str, FormatError] | None = None) -> list[TagEntry]:
+    """Return the entries of a tag, oldest first.
 
+    Args:
+        store: the dataset's store.
+        tag: its name.
+        problems: gets the error about each entry that is damaged or missing, by its path.
 
-def read_log(store: Store, tag: str) -> tuple[list[TagEntry], dict[str, FormatError]]:
-    """Return the entries that can be read, oldest first, and by path what is wrong with the log, gaps included.
-
-    Raises StoreError if the store does not answer.
+    Raises FormatError for the first such entry if there is no `problems`, StoreError if the store does not answer.
     """
     numbers = entry_numbers(store, tag)
     entries: list[TagEntry] = []
-    problems: dict[str, FormatError] = {}
+    found: dict[str, FormatError] = {} if problems is None else problems
     last = 0
     for number, data in zip(numbers, store.read_all([entry_path(tag, each) for each in numbers]), strict=True):
         try:
             entries.append(read_entry(store, tag, number, data or None))
         except FormatError as error:
-            problems[entry_path(tag, number)] = error
+            found[entry_path(tag, number)] = error
             if number > last + 1:  # perhaps a copy, whose name says nothing of the log
                 continue
         if number > last + 1:
             more = f", and those up to {entry_path(tag, number - 1)}" if number > last + 2 else ""
             path = entry_path(tag, last + 1)
-            problems[path] = FormatError(f"{store.place(path)}: an entry of the log is missing{more}; restore it")
+            found[path] = FormatError(f"{store.place(path)}: an entry of the log is missing{more}; restore it")
         last = number
-    return entries, problems
+    if problems is None and found:
+        raise next(iter(found.values()))
+    return entries
 
 
 def read_entry(store: Store, tag: str, number: int, data: bytes | None = None) -> TagEntry:

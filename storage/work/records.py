@@ -6,7 +6,7 @@ A work file that a build needs and finds missing or damaged is deleted, and ends
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -121,21 +121,12 @@ def quarantine_path(spill_name: str) -> str:
     return f"{FOLDER}/{spill_name}.quarantine"
 
 
-def find_partition_record(store: Store, spill_name: str) -> PartitionRecord | None:
-    """Return a partition's record if it and all that it lists are there, else None."""
-    record = find_work_record(store, partition_record_path(spill_name), PartitionRecord)
-    if record is None:
-        return None
-    lengths = {path: store.num_bytes(path) for path in _files(spill_name, record)}
-    return record if _is_complete(spill_name, record, lengths) else None
-
-
 def find_partition_records(store: Store, spill_names: Iterable[str]) -> dict[str, PartitionRecord]:
     """Return the records of the complete partitions, by name; lists the folder once."""
     lengths = {f"{FOLDER}/{name}": num_bytes for name, num_bytes in store.lengths(FOLDER).items()}
     names = {path: name for name in spill_names if (path := partition_record_path(name)) in lengths}
-    found = find_work_records(store, list(names), PartitionRecord)
-    return {names[path]: record for path, record in found.items() if _is_complete(names[path], record, lengths)}
+    found = {names[path]: record for path, record in find_work_records(store, list(names), PartitionRecord).items()}
+    return {name: record for name, record in found.items() if _files(name, record).items() <= lengths.items()}
 
 
 def remove_spills_of(store: Store, encoders: Collection[str]) -> int:
@@ -157,12 +148,8 @@ def _files(spill_name: str, record: PartitionRecord) -> dict[str, int]:
     return files | ({quarantine_path(spill_name): listed} if listed else {})
 
 
-def _is_complete(spill_name: str, record: PartitionRecord, lengths: Mapping[str, int | None]) -> bool:
-    return all(lengths.get(path) == num_bytes for path, num_bytes in _files(spill_name, record).items())
-
-
 BUILDS = "work/builds"
-_NAME = "assignment.json"
+ASSIGNMENT = "assignment.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,14 +211,9 @@ def build_path(version: str, name: str) -> str:
     return f"{BUILDS}/{version}/{name}"
 
 
-def write_assignment(store: Store, version: str, assignment: Assignment) -> None:
-    """Write the assignment of a version that is being built."""
-    write_work_record(store, build_path(version, _NAME), assignment)
-
-
 def read_assignment(store: Store, version: str) -> Assignment:
     """Return the assignment of a version that is being built; raises WorkError if it is missing or damaged."""
-    path = build_path(version, _NAME)
+    path = build_path(version, ASSIGNMENT)
     with reading_work_file(store, path):
         return _parse(store.read(path), store.place(path))
 

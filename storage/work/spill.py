@@ -19,7 +19,7 @@ import json
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import IO, cast
 
 import numpy as np
@@ -126,14 +126,16 @@ def _table(documents: SpillDocuments, order: NDArray[np.intp]) -> AnyArray:
 def _write(file: IO[bytes], documents: SpillDocuments, order: NDArray[np.intp], info: JsonObject) -> tuple[int, str]:
     """Write a spill; return its length and the checksum of its header."""
     table = _table(documents, order)
-    parts = (table, documents.tokens, documents.classes, documents.ids)
-    body_bytes = sum(0 if part is None else part.nbytes for part in parts)
+    columns = [(documents.tokens, documents.num_tokens), (documents.ids, documents.id_bytes)]
+    if documents.classes is not None:
+        columns.insert(1, (documents.classes, documents.num_tokens))
+    body_bytes = table.nbytes + sum(values.nbytes for values, _ in columns)
     block, sampled = canonical_json(info), np.ascontiguousarray(table["key"][::_SAMPLE_ROWS]).tobytes()
     num_blocks = -(-body_bytes // _BLOCK_BYTES)
     header_bytes = _FIXED.size + len(block) + len(sampled) + _CHECKSUM_BYTES * num_blocks
     local_files.write_all(file, bytes(header_bytes))  # it holds the checksums of what follows
     hasher = BlockHasher(_BLOCK_BYTES)
-    for part in _body(table, documents, order):
+    for part in chain([table], *(_in_order(values, lengths, order) for values, lengths in columns)):
         view = part.view(np.uint8).data
         local_files.write_all(file, view)
         hasher.update(view)
@@ -143,15 +145,6 @@ def _write(file: IO[bytes], documents: SpillDocuments, order: NDArray[np.intp], 
     file.seek(0)
     local_files.write_all(file, head)
     return header_bytes + body_bytes, xxhash.xxh3_128_hexdigest(head)
-
-
-def _body(table: AnyArray, documents: SpillDocuments, order: NDArray[np.intp]) -> Iterator[AnyArray]:
-    """Yield the table, tokens, classes and ids in an order."""
-    yield table
-    yield from _in_order(documents.tokens, documents.num_tokens, order)
-    if documents.classes is not None:
-        yield from _in_order(documents.classes, documents.num_tokens, order)
-    yield from _in_order(documents.ids, documents.id_bytes, order)
 
 
 def _in_order(values: AnyArray, lengths: AnyArray, order: NDArray[np.intp]) -> Iterator[AnyArray]:

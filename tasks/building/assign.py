@@ -10,14 +10,16 @@ from tokenloom.storage.formats.keys import equal_part
 from tokenloom.storage.formats.statistics import DocumentCounts, EncodedCounts, added
 from tokenloom.storage.formats.version_files import EncoderUse
 from tokenloom.storage.work.records import (
+    ASSIGNMENT,
     Assignment,
     PartitionRecord,
     ShardRange,
     SpillEntry,
+    build_path,
     damaged,
     find_partition_records,
     partition_record_path,
-    write_assignment,
+    write_work_record,
 )
 from tokenloom.tasks.building.plan import BuildPlan, partitions_by_source
 from tokenloom.tasks.rows.rules import write_exclusions
@@ -64,7 +66,7 @@ def assign_shards(plan: BuildPlan) -> Assignment:
         sources=sources,
         encoded={name: added((r.encoded for r in each), EncodedCounts(0, 0, 0)) for name, each in by_source.items()},
     )
-    write_assignment(store, version, assignment)
+    write_work_record(store, build_path(version, ASSIGNMENT), assignment)
     if plan.excluded is not None:
         write_exclusions(store, version, plan.excluded)
     return assignment

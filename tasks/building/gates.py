@@ -106,7 +106,7 @@ def published_failure(facts: VersionFacts, tag: str, results: Sequence[GateResul
         where = f"{tag} names it"
         named = "" if tag == tags.LATEST else f" --tag {quote(tag)}"
         back = f", or let {tag} name the version before: `tokenloom rollback {quote(str(store.root))}{named}`"
-        before = version_before(tags.read_log(store, tag)[0])
+        before = version_before(tags.log(store, tag, {}))
         next_step = back if before is not None and is_published(store, before) else ""
     else:
         where = f"{tag} was not moved to it"

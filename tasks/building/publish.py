@@ -27,7 +27,7 @@ from tokenloom.storage.formats.version_files import (
     BuildRecord,
     GateResult,
     InputEntry,
-    encode_inputs,
+    Inputs,
 )
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import (
@@ -157,7 +157,7 @@ def publish_version(
     """
     store, name = plan.build.store, plan.build.version
     inputs = [InputEntry(file.source, file.path, file.fingerprint, file.num_bytes) for file in plan.inputs]
-    files = {INPUTS: encode_inputs(inputs)}
+    files = {INPUTS: canonical_json(Inputs(inputs))}
     files |= {f"{TOKENIZER}{file}": data for file, data in plan.reference.files.items()}
     for file, data in files.items():
         store.replace(version_path(name, file), data)

@@ -18,7 +18,7 @@ from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.work.records import (
     PartitionRecord,
     SpillCounts,
-    find_partition_record,
+    find_partition_records,
     partition_record_path,
     write_work_record,
 )
@@ -162,7 +162,7 @@ def tokenize_tryout(build: Build, parts: Sequence[Partition]) -> list[tuple[str,
     left = build.limit or 0
     for part in parts:
         limited = replace(part, spill_name=f"{part.spill_name}-{left}")
-        record = find_partition_record(build.store, limited.spill_name)
+        record = find_partition_records(build.store, [limited.spill_name]).get(limited.spill_name)
         is_cached = record is not None and may_reuse(record, build.definition)
         if record is None or not is_cached:
             record = tokenize_partition(build, limited, left)

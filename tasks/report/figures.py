@@ -155,7 +155,7 @@ def _fit(manifest: Manifest, statistics: dict[str, DocumentStatistics]) -> bool:
 def _history(store: Store, version: str, current: Sequence[str]) -> list[tags.TagEntry]:
     """Read the moves of a tag up to the one by which a build, or else a person, published this version."""
     for tag in dict.fromkeys([tags.LATEST, tags.TRYOUT, *current]):
-        entries = tags.read_log(store, tag)[0]
+        entries = tags.log(store, tag, {})
         moves = [index for index, entry in enumerate(entries) if entry.version == version]
         if moves:
             by_build = [index for index in moves if entries[index].reason == tags.BUILD_REASON]

@@ -22,7 +22,15 @@ from tokenloom.storage.formats.shard import open_shard
 from tokenloom.storage.formats.shard_writer import MaskWriter
 from tokenloom.storage.formats.statistics import DocumentCounts
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.storage.work.records import Assignment, ShardRange, ShardRecord, SpillEntry, write_assignment
+from tokenloom.storage.work.records import (
+    ASSIGNMENT,
+    Assignment,
+    ShardRange,
+    ShardRecord,
+    SpillEntry,
+    build_path,
+    write_work_record,
+)
 from tokenloom.storage.work.spill import SpillDocuments, write_spill
 from tokenloom.tasks.building import merge
 from tokenloom.tasks.building.plan import Build
@@ -91,7 +99,7 @@ def shuffle(
     shard = ShardRange("train", split, 0, 0, 2**64, 1000, 100)
     totals = {"train": DocumentCounts(1, 1)}
     assignment = Assignment(entries, [shard], totals, 0, 0, {}, ["books"], {})
-    write_assignment(store, VERSION, assignment)
+    write_work_record(store, build_path(VERSION, ASSIGNMENT), assignment)
     tokenizer = TokenizerEntry(kind="byte", name="bytes", fingerprint="0" * 64, vocab_size=500, eot_id=EOT)
     rules = RowRules(0, None, 2**20, "fail", None, deduplicate, 0, [("train", 1.0)])
     return store, shuffle_shard(Build(store, "data", VERSION, tokenizer, {}, rules, has_classes=has_classes), 0)

@@ -135,7 +135,8 @@ def test_a_copy_under_another_number_is_refused_and_named(store: LocalStore, num
     store.replace(path, store.read("tags/latest/00000001.json"))
     with pytest.raises(FormatError, match=rf"{path}: it is a copy of entry 1 under another name; remove it"):
         tags.newest(store, "latest")
-    entries, problems = tags.read_log(store, "latest")
+    problems: dict[str, FormatError] = {}
+    entries = tags.log(store, "latest", problems)
     assert [entry.version for entry in entries] == [A, B]
     assert path in problems
     store.remove(path)

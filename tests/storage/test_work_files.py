@@ -13,6 +13,7 @@ from tokenloom.storage.formats.manifest import FileEntry, ShardEntry
 from tokenloom.storage.formats.records import canonical_json, sign
 from tokenloom.storage.formats.statistics import DocumentCounts, DocumentStatistics, EncodedCounts
 from tokenloom.storage.stores.local import LocalStore
+from tokenloom.storage.work import records
 from tokenloom.storage.work.records import (
     Assignment,
     PartitionRecord,
@@ -22,7 +23,6 @@ from tokenloom.storage.work.records import (
     SpillCounts,
     SpillEntry,
     build_path,
-    find_partition_record,
     find_partition_records,
     find_work_record,
     partition_record_path,
@@ -30,7 +30,6 @@ from tokenloom.storage.work.records import (
     read_assignment,
     shard_record_path,
     spill_path,
-    write_assignment,
     write_work_record,
 )
 
@@ -98,11 +97,11 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    write_assignment(store, VERSION, ASSIGNMENT)
+    write_work_record(store, build_path(VERSION, records.ASSIGNMENT), ASSIGNMENT)
     write_partition(store)
     write_shard(store)
     assert read_assignment(store, VERSION) == ASSIGNMENT
-    assert find_partition_record(store, SPILL) == RECORD
+    assert find_partition_records(store, [SPILL]).get(SPILL) == RECORD
     assert find_partition_records(store, [SPILL, "missing"]) == {SPILL: RECORD}
     assert find_work_record(store, shard_record_path(VERSION, "train/000000"), ShardRecord) == SHARD
 
@@ -110,7 +109,7 @@ def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_work_file_is_rejected(damage: str, tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    write_assignment(store, VERSION, ASSIGNMENT)
+    write_work_record(store, build_path(VERSION, records.ASSIGNMENT), ASSIGNMENT)
     write_partition(store)
     write_shard(store)
     paths = [build_path(VERSION, "assignment.json"), partition_record_path(SPILL)]
@@ -120,7 +119,7 @@ def test_a_damaged_work_file_is_rejected(damage: str, tmp_path: Path) -> None:
         WorkError, match=re.escape(f"work file damaged: {store.place(paths[0])}; run the same command again")
     ):
         read_assignment(store, VERSION)
-    assert find_partition_record(store, SPILL) is None
+    assert find_partition_records(store, [SPILL]).get(SPILL) is None
     assert find_partition_records(store, [SPILL]) == {}
     assert find_work_record(store, shard_record_path(VERSION, "train/000000"), ShardRecord) is None
 
@@ -133,5 +132,5 @@ def test_a_partition_with_missing_or_truncated_files_has_no_record(path: str, tm
         store.remove(path)
         if is_cut:
             store.replace(path, b"1")
-        assert find_partition_record(store, SPILL) is None
+        assert find_partition_records(store, [SPILL]).get(SPILL) is None
         assert find_partition_records(store, [SPILL]) == {}

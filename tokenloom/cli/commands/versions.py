@@ -8,7 +8,7 @@ from typing import Annotated
 from tokenloom.cli.arguments import AllowTryout, Argument, Dataset, Reason, Ref, StoreOrDataset, Tag, integer_in
 from tokenloom.cli.commands.look import refresh_catalogue
 from tokenloom.cli.output import Output, Result
-from tokenloom.errors import SpecError, StoreError
+from tokenloom.errors import FormatError, SpecError, StoreError
 from tokenloom.storage.formats.manifest import NAME_PATTERN, Manifest
 from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.versions import tags
@@ -89,7 +89,8 @@ def log(dataset: Dataset, *, tag: Tag = "latest", out: Output) -> Result:
         log store/news
     """
     store, reference = _tag_of(dataset, tag)
-    moves, problems = tags.read_log(store, tag)
+    problems: dict[str, FormatError] = {}
+    moves = tags.log(store, tag, problems)
     if not moves and not problems:
         raise StoreError(why_missing(store, reference))
     moves.reverse()
