@@ -132,21 +132,6 @@ def test_bos_can_be_the_end_of_text_token(tiktoken_cache: Path) -> None:
     assert encode_each(by_name("gpt2", bos=EOT), texts[:2]) == expected[:2]
 
 
-@pytest.mark.parametrize(
-    ("eot", "bos", "texts"),
-    [("<<", None, ["a<", "<", "<<", "b"]), ("<|e|>", "x<", ["x", "ab", "x<"]), ("|end", "|end|>", ["|>a", "|", "a"])],
-)
-def test_special_tokens_that_overlap_are_never_found_across_documents(
-    eot: str, bos: str | None, texts: list[str], tmp_path: Path
-) -> None:
-    special = {eot: 300} | ({bos: 301} if bos else {})
-    path = write_ranks(tmp_path / "a.tiktoken")
-    tokenizer = from_file(path, special_tokens=special, eot=eot, bos=bos)
-    plain = from_file(path)
-    front = [301] if bos else []
-    assert encode_each(tokenizer, texts) == [[*front, *ids[:-1], 300] for ids in encode_each(plain, texts)]
-
-
 def test_ids_of_a_vocabulary_file_follow_its_merges(tmp_path: Path) -> None:
     tokenizer = from_file(write_ranks(tmp_path / "a.tiktoken"))
     assert encode_each(tokenizer, ["abcd ab"]) == [[257, ord("d"), ord(" "), 256, 300]]
