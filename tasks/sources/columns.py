@@ -24,7 +24,7 @@ from tokenloom.spec.row_filter import Comparison, Filter, Members, columns_of, c
 from tokenloom.spec.values import WHOLE_ROW
 from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.tasks.sources.base import BATCH_BYTES, BadValue, Options, PlaceOf, RowBatch, Rows
-from tokenloom.tasks.sources.filters import check_comparable, is_kept, kept_rows
+from tokenloom.tasks.sources.filters import check_comparable, is_true, kept_rows
 from tokenloom.tasks.sources.values import (
     ROLES,
     Decoding,
@@ -120,7 +120,7 @@ class Columns:
             if not self._is_of_path(schema, comparison.column):
                 return None
             try:
-                return is_kept(self.path_columns[comparison.column], comparison)
+                return is_true(self.path_columns[comparison.column], comparison, parses_numbers=True)
             except BadValue as error:
                 raise InputError(f"{url}: {message_of(error)}") from error
 
@@ -160,7 +160,7 @@ class Columns:
         num_filtered = batch.num_not_read
         kept = batch.kept
         if kept is None and (tree := self.filter_of(columns.schema, url)) is not None:
-            kept = kept_rows(columns, None, tree, url)
+            kept = kept_rows(columns, tree, url)
         if kept is not None:
             mask = pa.array(kept)
             documents, numbers = [one.filter(mask) for one in documents], numbers[kept]

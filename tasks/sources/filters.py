@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -36,31 +36,21 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Literal = str | float | Fraction
 
 
-Compared = Mapping[Comparison | Members, Sequence[pa.Array]]
-
-
-def kept_rows(rows: pa.RecordBatch | int, compared: Compared | None, tree: Filter, url: str) -> NDArray[np.bool_]:
+def kept_rows(rows: pa.RecordBatch, tree: Filter, url: str) -> NDArray[np.bool_]:
     """Return which of n rows the filter keeps, (n,); raises InputError if it can't compare a column.
 
     Args:
-        rows: the columns of the filter, or n if there is `compared`.
-        compared: the values that each comparison compares, see comparable_columns.
+        rows: the columns of the filter.
         tree: the filter.
         url: for messages.
     """
     try:
-        mask = _mask(rows, compared, tree)
+        mask = _mask(rows, tree)
     except (pa.ArrowException, ValueError) as error:
         reason = message_of(error)
         raise InputError(f"{url}: the filter can't compare a column: {reason}; check its value's type") from error
     kept: NDArray[np.bool_] = pc.fill_null(mask, False).to_numpy(zero_copy_only=False)
     return kept
-
-
-def is_kept(value: str | None, comparison: Comparison | Members) -> bool:
-    """Return whether a comparison is true of a text, which may spell a number; raises BadValue."""
-    found = comparable_columns([comparable(value, comparison, parses_numbers=True)], comparison)
-    return bool(_mask(1, {comparison: found}, comparison)[0].as_py())
 
 
 def check_comparable(schema: pa.Schema, part: Comparison | Members, url: str) -> None:
@@ -75,13 +65,12 @@ def check_comparable(schema: pa.Schema, part: Comparison | Members, url: str) ->
         raise InputError(f"{url}: the filter can't compare column {part.column!r}, which is {kind}{why}") from error
 
 
-def _mask(rows: pa.RecordBatch | int, compared: Compared | None, tree: Filter) -> pa.Array:
+def _mask(rows: pa.RecordBatch, tree: Filter) -> pa.Array:
     if not isinstance(tree, Junction):
-        columns = [plain(pick(rows, tree.column))] if compared is None else compared[tree]
-        return reduce(pc.coalesce, [_part_mask(column, tree) for column in columns])
+        return _part_mask(plain(pick(rows, tree.column)), tree)
     if not tree.parts:
-        return pa.repeat(tree.is_all, rows if isinstance(rows, int) else len(rows))
-    masks = (_mask(rows, compared, part) for part in tree.parts)
+        return pa.repeat(tree.is_all, len(rows))
+    masks = (_mask(rows, part) for part in tree.parts)
     return reduce(pc.and_kleene if tree.is_all else pc.or_kleene, masks)
 
 
@@ -204,16 +193,24 @@ def _seconds(value: Scalar) -> Fraction:
     return since.days * _SECONDS_PER_DAY + since.seconds + fraction
 
 
-def comparable(found: Any, comparison: Comparison | Members, *, parses_numbers: bool) -> str | float | None:
-    """Return a single value, of JSON for instance, as the text or number that the filter compares.
+def is_true(found: Any, comparison: Comparison | Members, *, parses_numbers: bool) -> bool:
+    """Return whether a comparison is true of a single value, of JSON for instance; raises BadValue if it can't be.
 
     Args:
         found: the value.
         comparison: of the filter.
         parses_numbers: whether a text that spells a number is that number; true and false are 1 and 0, blank is null.
-
-    Raises BadValue if the two can't be compared.
     """
+    value = _comparable(found, comparison, parses_numbers=parses_numbers)
+    if value is None:
+        return False
+    if isinstance(comparison, Members):
+        return (value in comparison.value_set) == comparison.is_in
+    wanted = comparison.value  # rounded to a float, as with columns; integers are compared exactly
+    return bool(COMPARE[comparison.operator](value, float(wanted) if isinstance(value, float) else wanted))
+
+
+def _comparable(found: Any, comparison: Comparison | Members, *, parses_numbers: bool) -> str | float | None:
     wanted = _first_value(comparison)
     kinds = (str,) if isinstance(wanted, str) else (int, float)
     if found is None or isinstance(found, kinds):
@@ -240,35 +237,6 @@ def _parse_number(text: str) -> float | None:
         return int(text)
     except ValueError:
         return float(text)
-
-
-def comparable_columns(values: Sequence[str | float | None], comparison: Comparison | Members) -> list[pa.Array]:
-    """Return n values from `comparable` as columns, (n,) each; each value is in one of them, which is null elsewhere.
-
-    Integers and floats are in columns of their own: what a row compares as never depends on its neighbours. Integers
-    beyond those of filters become the nearest of them.
-    """
-    if isinstance(_first_value(comparison), str):
-        try:
-            return [pa.array(values, pa.large_string())]
-        except UnicodeEncodeError:  # half of a surrogate pair, which no filter has
-            texts = [None if text is None else str(text).encode("utf-8", "surrogatepass") for text in values]
-            return [pa.array([text and text.decode("utf-8", "replace") for text in texts], pa.large_string())]
-    floats = [value if isinstance(value, float) else None for value in values]
-    whole = [None if value is None or isinstance(value, float) else int(value) for value in values]
-    columns = [_integers(whole)] if any(value is not None for value in whole) else []
-    if not columns or any(value is not None for value in floats):
-        columns.append(pa.array(floats, pa.float64()))
-    return columns
-
-
-def _integers(values: Sequence[int | None]) -> pa.Array:
-    try:
-        return pa.array(values, pa.int64())
-    except OverflowError:
-        limit = 2**64  # the values of a filter are smaller
-        numbers = [None if value is None else Decimal(max(-limit, min(limit, value))) for value in values]
-        return pa.array(numbers, pa.decimal128(38, 0))
 
 
 def may_keep(file: pq.ParquetFile, tree: Filter | None) -> Callable[[int], bool]:

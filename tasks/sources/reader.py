@@ -15,14 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from tokenloom.errors import BadRow
-from tokenloom.spec.row_filter import Comparison, Members, comparisons_of
+from tokenloom.spec.row_filter import Comparison, Members, columns_of, holds
 from tokenloom.spec.values import WHOLE_ROW
 from tokenloom.tasks.sources.base import BATCH_BYTES, BadValue, FileRange, Options, PartitionRange, RowBatch, Rows
 from tokenloom.tasks.sources.columns import Columns
-from tokenloom.tasks.sources.filters import comparable, comparable_columns, kept_rows
+from tokenloom.tasks.sources.filters import is_true
 from tokenloom.tasks.sources.listing import FoundFile, LeaveOut, find_files
 from tokenloom.tasks.sources.values import instead_of_text, is_conversation, json_type, look_up, value_at
 
@@ -103,9 +102,8 @@ class RecordReader(SourceReader):
         options: see SourceReader; if `text` is None or ".", the row itself is its text, unless there are `messages`.
     """
 
-    parses_numbers = (
-        False  # whether all values are text, as in CSV: a filter's numbers are compared with those they spell
-    )
+    #: whether all values are text, as in CSV: a filter's numbers are compared with those they spell
+    parses_numbers = False
 
     def __init__(self, options: Options) -> None:
         self.columns = Columns(options)
@@ -146,8 +144,8 @@ class RecordReader(SourceReader):
             pending.num_bytes += num_bytes + _ROW_BYTES
             del raw  # may be large, and the batch has its text
             if pending.num_bytes >= BATCH_BYTES:
-                yield pending.take(url)
-        yield pending.take(url)
+                yield pending.take()
+        yield pending.take()
 
 
 class _Pending:
@@ -159,8 +157,9 @@ class _Pending:
         self._has_conversations = options.get("messages") is not None
         self._text = WHOLE_ROW if self._has_conversations else options.get("text") or WHOLE_ROW
         self._filter, self._clean = columns.filter, columns.decoding.clean
-        self._comparisons = list(comparisons_of(columns.filter)) if columns.filter else []
-        self._missing = {one.column for one in self._comparisons} | ({self._id} if self._id is not None else set())
+        self._missing = set(columns_of(columns.filter) if columns.filter else [])
+        if self._id is not None:
+            self._missing.add(self._id)
         self._needs_values = not self._has_conversations or bool(self._missing)
         self._clear()
 
@@ -168,60 +167,33 @@ class _Pending:
         self._texts: list[str | None] = []
         self._ids: list[str | None] = []
         self._numbers: list[int] = []
-        self._values: list[tuple[Any, str | None]] = []  # of rows that the filter has not decided yet
-        self._compared_values: list[list[Any]] = [[] for _ in self._comparisons]
+        self._kept: list[bool] = []
         self.bad: list[BadRow] = []
         self.num_bytes = 0
 
     def add(self, row: int, raw: Any) -> None:
-        """Keep a row for the next batch; raises BadValue if it can't be used."""
+        """Keep a row for the next batch; raises BadValue if it can't be used. Nothing is taken from a filtered row."""
         value = self._reader.parse(raw) if self._needs_values else None
         conversation = self._reader.json_text(raw) if self._has_conversations else None
-        if self._filter is None:
-            text, identifier = self._document(value, conversation)
-            self._texts.append(text)
-            self._ids.append(identifier)
-        else:
-            compared = [self._compared(value, one) for one in self._comparisons]
-            for values, one in zip(self._compared_values, compared, strict=True):
-                values.append(one)
-            self._values.append((value, conversation))
+        is_kept = self._filter is None or holds(self._filter, partial(self._is_true, value))
+        text = identifier = None
+        if is_kept:
+            text = conversation if self._has_conversations else self._text_of(value)
+            identifier = None if self._id is None else self._id_of(value, self._id)
+        self._kept.append(is_kept)
+        self._texts.append(text)
+        self._ids.append(identifier)
         self._numbers.append(row)
 
-    def take(self, url: str) -> RowBatch:
+    def take(self) -> RowBatch:
         """Return the rows as a batch, and begin the next one."""
-        kept = None if self._filter is None else self._filtered(url)
         columns = {self._text: pa.array(self._texts, pa.large_string())}
         if self._id is not None:
             columns[self._id] = pa.array(self._ids, pa.large_string())
-        numbers, bad = np.array(self._numbers, dtype=np.uint64), tuple(sorted(self.bad, key=lambda row: row.row))
-        missing = tuple(sorted(self._missing))
+        kept = None if self._filter is None else np.array(self._kept, bool)
+        numbers, bad, missing = np.array(self._numbers, np.uint64), tuple(self.bad), tuple(sorted(self._missing))
         self._clear()
         return RowBatch(pa.record_batch(columns), numbers, bad, kept=kept, missing_keys=missing)
-
-    def _filtered(self, url: str) -> NDArray[np.bool_]:
-        """Return which rows the filter keeps, and take their texts and ids; nothing is taken from the others."""
-        assert self._filter is not None
-        pairs = zip(self._comparisons, self._compared_values, strict=True)
-        compared = {one: comparable_columns(values, one) for one, values in pairs}
-        kept, numbers, self._numbers = kept_rows(len(self._numbers), compared, self._filter, url), self._numbers, []
-        found = []
-        for row, is_kept, (value, conversation) in zip(numbers, kept.tolist(), self._values, strict=True):
-            try:
-                text, identifier = self._document(value, conversation) if is_kept else (None, None)
-            except BadValue as error:
-                self.bad.append(error.at(self._reader.place(url, row), row))
-                continue
-            self._texts.append(text)
-            self._ids.append(identifier)
-            self._numbers.append(row)
-            found.append(is_kept)
-        return np.array(found, bool)
-
-    def _document(self, value: Any, conversation: str | None) -> tuple[str | None, str | None]:
-        """Return the text and the id of a row; raises BadValue."""
-        text = conversation if self._has_conversations else self._text_of(value)
-        return text, None if self._id is None else self._id_of(value, self._id)
 
     def _found(self, value: Any, key: str) -> tuple[bool, Any]:
         """Return whether a row, or the path of its file, has a key, and its value."""
@@ -258,7 +230,7 @@ class _Pending:
             raise BadValue(f"id {key!r} is {json_type(found)}, not a string or an integer; repair the row", "bad_id")
         return self._clean(str(found), "id")
 
-    def _compared(self, value: Any, one: Comparison | Members) -> str | float | None:
+    def _is_true(self, value: Any, one: Comparison | Members) -> bool:
         _, found = self._found(value, one.column)
         is_of_path = one.column in self._paths and not look_up(value, one.column)[0]
-        return comparable(found, one, parses_numbers=self._reader.parses_numbers or is_of_path)
+        return is_true(found, one, parses_numbers=self._reader.parses_numbers or is_of_path)
