@@ -176,14 +176,14 @@ class Rows:
     def only(self, where: NDArray[np.int64] | slice) -> Rows:
         """Return the batch with only the texts at some positions, which ascend."""
 
-        def chosen(values: pa.Array | None) -> pa.Array | None:
-            if values is None:
-                return None
-            return values[where] if isinstance(where, slice) else values.take(pa.array(where))
-
-        at = range(len(self.rows))[where] if isinstance(where, slice) else where.tolist()
-        rendered = None if self.rendered is None else tuple(self.rendered[i] for i in at)
-        texts, ids, masks = chosen(self.texts), chosen(self.ids), chosen(self.masks)
+        texts, ids, masks = (
+            values if values is None else values[where] if isinstance(where, slice) else values.take(pa.array(where))
+            for values in (self.texts, self.ids, self.masks)
+        )
+        rendered = self.rendered
+        if rendered is not None:
+            at = range(len(rendered))[where] if isinstance(where, slice) else where.tolist()
+            rendered = tuple(rendered[i] for i in at)
         return replace(self, texts=texts, rows=self.rows[where], ids=ids, rendered=rendered, masks=masks)
 
     def take(self, where: NDArray[np.int64] | slice) -> Rows:

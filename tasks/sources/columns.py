@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 OPTION = "path_columns"  # the option of a file that maps columns to values
 _NULL = "__HIVE_DEFAULT_PARTITION__"
+_STRINGS = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
 _VALUE_BYTES = 8  # of a value beside the texts of a conversation
 
 
@@ -71,7 +72,7 @@ class Columns:
         names = self.documents(schema, url)
         if self.id is not None and not self._is_of_path(schema, self.id):
             kind = value_type(field_type(schema, self.id, url, "id"))
-            if not (pa.types.is_integer(kind) or _is_string(kind)):
+            if not (pa.types.is_integer(kind) or kind in _STRINGS):
                 raise InputError(
                     f"{url}: column {self.id!r} is {kind}; an id is a string or an integer. Set id: to such a column"
                 )
@@ -95,7 +96,7 @@ class Columns:
             if pa.types.is_struct(items) and ROLES & {field.name for field in items}:
                 raise InputError(f"{url}: column {self._text!r} holds conversations; {instead_of_text(self._text)}")
             items = None if isinstance(items, pa.BaseExtensionType) else value_type(items)
-        if not _is_string(items):
+        if items not in _STRINGS:
             raise InputError(
                 f"{url}: column {self._text!r} is {kind}; a text column holds strings, or lists of strings. "
                 "Set text: to such a column"
@@ -135,7 +136,12 @@ class Columns:
             place_of: how a message names a row of it.
         """
         if not len(batch.rows):
-            yield from self.reported(self._left_out(batch))
+            nothing = pa.array([], pa.large_string())
+            left_out = batch.num_not_read
+            ids = None if self.id is None else nothing
+            yield from self.reported(
+                Rows(nothing, batch.rows, ids, left_out, left_out, batch.bad, self._missing(batch))
+            )
             return
         names = [self._text] if self._conversations is None else self._conversations.names(batch.columns.schema, url)
         lengths = sum(_text_lengths(self._pick(batch.columns, name)) for name in names)
@@ -154,7 +160,7 @@ class Columns:
     def _rows(self, batch: RowBatch, names: list[str], url: str, place_of: PlaceOf) -> Rows:
         columns, numbers = batch.columns, batch.rows
         documents = [plain(self._pick(columns, name)) for name in names]
-        if self._conversations is None:
+        if self._conversations is None and is_list(documents[0].type):
             documents = [_joined(documents[0])]
         raw_ids = None if self.id is None else plain(self._pick(columns, self.id))
         num_filtered = batch.num_not_read
@@ -167,7 +173,7 @@ class Columns:
             raw_ids = None if raw_ids is None else raw_ids.filter(mask)
             num_filtered += int((~kept).sum())
         bad: dict[int, BadRow] = {}
-        documents = [self._strings(one, numbers, place_of, bad) if _is_string(one.type) else one for one in documents]
+        documents = [self._strings(one, numbers, place_of, bad) if one.type in _STRINGS else one for one in documents]
         if self._conversations is None:
             texts = documents[0]
         else:
@@ -179,13 +185,6 @@ class Columns:
             ids = ids if ids is None else ids.filter(pa.array(good))
         in_order = tuple(sorted((*batch.bad, *bad.values()), key=lambda row: row.row))
         return Rows(texts, numbers, ids, num_filtered, batch.num_not_read, in_order, self._missing(batch))
-
-    def _left_out(self, batch: RowBatch) -> Rows:
-        """Return a batch in which there are only rows that were left out."""
-        nothing = pa.array([], pa.large_string())
-        ids = None if self.id is None else nothing
-        num_filtered = batch.num_not_read
-        return Rows(nothing, batch.rows, ids, num_filtered, num_filtered, batch.bad, self._missing(batch))
 
     def _missing(self, batch: RowBatch) -> tuple[str, ...]:
         """Return the keys that no row of the partition has had so far."""
@@ -214,15 +213,8 @@ class Columns:
         return pa.array(texts, pa.large_string())
 
 
-def _is_string(kind: pa.DataType) -> bool:
-    strings = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
-    return kind in strings
-
-
 def _joined(values: pa.Array) -> pa.Array:
     """Return lists of strings as strings with one item on each line; null items are left out."""
-    if not is_list(values.type):
-        return values
     items = values.cast(pa.large_list(pa.large_binary()))
     if items.flatten().null_count:
         lists = [row and [item for item in row if item is not None] for row in items.to_pylist()]
@@ -245,7 +237,7 @@ def _text_lengths(values: pa.Array) -> NDArray[np.int64]:
         return np.diff(item_bytes[ends], prepend=0)
     if pa.types.is_struct(values.type):
         return sum(map(_text_lengths, values.flatten()), np.zeros(len(values), np.int64))
-    if not (_is_string(values.type) or pa.types.is_null(values.type)):
+    if not (values.type in _STRINGS or pa.types.is_null(values.type)):
         return np.full(len(values), _VALUE_BYTES)
     lengths = pc.binary_length(values.cast(pa.large_binary()))
     found: NDArray[np.int64] = pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False)

@@ -27,7 +27,6 @@ REPLACE = "replace bad bytes (documents.encoding_errors: replace)"
 _TEXT_FILES = ("text", "jsonl", "csv")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _LONE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
-_UUID, _JSON = "arrow.uuid", "arrow.json"  # extension types that parquet's logical types become
 _PLAIN = re.compile(r"[\w.-]+")
 _MAX_NAMES = 50
 _MAX_CHARS = 100
@@ -76,8 +75,7 @@ def _inside(name: str, kind: pa.DataType) -> str:
 
 def is_list(kind: pa.DataType) -> bool:
     """Return whether a type is one of lists, of any length and kind of offsets."""
-    types = pa.types
-    return any(test(kind) for test in (types.is_list, types.is_large_list, types.is_fixed_size_list))
+    return isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType)
 
 
 def pick(batch: pa.RecordBatch, name: str) -> pa.Array:
@@ -93,9 +91,9 @@ def plain(values: pa.Array) -> pa.Array:
     """
     if pa.types.is_dictionary(values.type):
         values = pa.DictionaryArray.from_arrays(values.indices, plain(values.dictionary)).dictionary_decode()
-    if _is_extension(values.type, _UUID):
+    if isinstance(values.type, pa.UuidType):
         values = pa.array([None if value is None else str(value) for value in values.to_pylist()], pa.large_string())
-    if _is_extension(values.type, _JSON):
+    if isinstance(values.type, pa.JsonType):
         values = values.storage
     if pa.types.is_string_view(values.type):
         return values.cast(pa.large_string())
@@ -105,13 +103,9 @@ def plain(values: pa.Array) -> pa.Array:
 def value_type(kind: pa.DataType) -> pa.DataType:
     """Return the type of a column's values: of a dictionary, the type of its entries; UUIDs and JSON are strings."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if _is_extension(kind, _JSON):
+    if isinstance(kind, pa.JsonType):
         return kind.storage_type
-    return pa.large_string() if _is_extension(kind, _UUID) else kind
-
-
-def _is_extension(kind: pa.DataType, name: str) -> bool:
-    return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == name
+    return pa.large_string() if isinstance(kind, pa.UuidType) else kind
 
 
 def shown_names(names: Iterable[str]) -> str:
