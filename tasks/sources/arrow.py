@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
@@ -43,11 +43,6 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 _WHOLE = FileRange(0, 0)  # reading begins here and ends with the file
 _STATE, _DICT = "state.json", "dataset_dict.json"
 _NO_DATA = (_STATE, _DICT, "dataset_info.json")  # files of save_to_disk beside the data
-_INDICES = "_indices_data_files"  # an old release wrote such files; a dataset without any is supported
-_STATE_KEYS = {  # the keys that releases of datasets have written
-    *("_data_files", "_fingerprint", "_split", "_indexes", "_info", "_inplace_history"),
-    *("_format_columns", "_format_kwargs", "_format_type", "_output_all_columns"),  # how rows are shown
-}
 
 
 class Reader(SourceReader):
@@ -67,7 +62,19 @@ class Reader(SourceReader):
 
         Raises InputError if nothing matches, or if a folder is not a saved dataset.
         """
-        return find_arrow_files(path, leave_out)
+        pattern = path.rstrip("/")
+        root, found = match(pattern, leave_out)
+        files: dict[str, FoundFile] = {}  # "**" matches a folder, and its files again
+        for name, info in found:
+            is_folder = info["type"] == "directory"
+            if not is_folder and PurePosixPath(name).name in _NO_DATA:
+                continue
+            for data in _data_files(name, pattern) if is_folder else [name]:
+                if not (is_folder and leave_out and leave_out.excludes(data.removeprefix(root))):
+                    files.setdefault(data, found_file(data.removeprefix(root), data, pattern))
+        if not files:
+            raise InputError(f"{path}: no Arrow file and no saved dataset matches; check the path")
+        return list(files.values())
 
     @contextmanager
     def _open(self, url: str, part: FileRange) -> Iterator[Iterator[_Batch]]:
@@ -115,12 +122,8 @@ class Reader(SourceReader):
         return locate_groups(rows, self._groups(url))
 
 
-class _Batch(NamedTuple):
-    """The needed columns of a record batch, with its number, and its first byte if a reader may begin there."""
-
-    number: int
-    batch: pa.RecordBatch
-    first_byte: int | None
+#: the needed columns of a record batch, with its number, and its first byte if a reader may begin there
+_Batch = tuple[int, pa.RecordBatch, int | None]
 
 
 @contextmanager
@@ -153,19 +156,10 @@ def _open_reader(open_it: Callable[..., Any], source: Any, url: str, included: l
     source.seek(0)
     try:
         reader = open_it(source, options=pa.ipc.IpcReadOptions(included_fields=included, use_threads=False))
-        _check_names(reader.schema)
+        _names = reader.schema.names  # decoded here, since this may fail
         return reader
-    except InputError:
-        raise
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a column's name is not UTF-8
         raise InputError(f"{url}: not a readable Arrow file: {message_of(error)}; {REPAIR}") from error
-
-
-def _check_names(fields: pa.Schema | pa.StructType) -> None:
-    """Raise ValueError if the name of a column, or of a field in a struct, is not UTF-8."""
-    for field in fields:
-        if isinstance(field.name, str) and pa.types.is_struct(field.type):
-            _check_names(field.type)
 
 
 def _needed_columns(schema: pa.Schema, columns: Columns, url: str) -> tuple[list[str], list[int]]:
@@ -179,18 +173,12 @@ def _file_batches(source: Any, url: str, part: FileRange, columns: Columns, max_
     """Yield the record batches of a file with a footer, from the first of `part` on."""
     whole = _open_reader(pa.ipc.open_file, source, url)
     names, included = _needed_columns(whole.schema, columns, url)
-    open_narrow = partial(_open_reader, pa.ipc.open_file, source, url, included)
-    reader = whole if _is_mapped(source, whole, part.start) else open_narrow()
+    is_mapped = _is_mapped(source, whole, part.start)
+    reader = whole if is_mapped else _open_reader(pa.ipc.open_file, source, url, included)
     for index in range(part.start, whole.num_record_batches):
         with _translate_batch_errors(url, index, max_bytes):
-            try:
-                batch = reader.get_batch(index)
-            except (pa.ArrowException, OSError):
-                if reader is not whole:
-                    raise
-                reader = open_narrow()  # another column may be the damaged one
-                batch = reader.get_batch(index)
-        yield _Batch(index, batch.select(names), None)
+            batch = reader.get_batch(index)
+        yield index, batch.select(names), None
 
 
 def _is_mapped(source: Any, reader: Any, index: int) -> bool:
@@ -235,7 +223,7 @@ def _stream_batches(source: Any, url: str, part: FileRange, columns: Columns, ma
                 _check_end(source, url)
                 return
         if index >= part.start:
-            yield _Batch(index, batch.select(names), first_byte)
+            yield index, batch.select(names), first_byte
         index += 1
 
 
@@ -282,27 +270,6 @@ def _column_bytes(column: pa.Array) -> int:
     return num_bytes
 
 
-def find_arrow_files(path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
-    """Return the files that a path or glob matches; of a saved dataset, its data files.
-
-    Raises InputError if nothing matches, or if a folder that the path names is not a saved dataset.
-    """
-    pattern = path.rstrip("/")
-    root, found = match(pattern, leave_out)
-    files: dict[str, FoundFile] = {}  # "**" matches a folder, and its files again
-    for name, info in found:
-        is_folder = info["type"] == "directory"
-        if not is_folder and PurePosixPath(name).name in _NO_DATA:
-            continue
-        for data in _data_files(name, pattern) if is_folder else [name]:
-            if is_folder and leave_out and leave_out.excludes(data.removeprefix(root)):
-                continue
-            files.setdefault(data, found_file(data.removeprefix(root), data, pattern))
-    if not files:
-        raise InputError(f"{path}: no Arrow file and no saved dataset matches; check the path")
-    return list(files.values())
-
-
 def _data_files(folder: str, pattern: str) -> list[str]:
     """Return the data files of a saved dataset, or none for another folder that a wildcard matched."""
     filesystem, _ = filesystem_of(pattern)
@@ -321,10 +288,8 @@ def _data_files(folder: str, pattern: str) -> list[str]:
             "to mean its files"
         )
     state = read_json(f"{folder}/{_STATE}")
-    if unknown := sorted(key for key, value in state.items() if key not in _STATE_KEYS and (value or key != _INDICES)):
-        raise InputError(
-            f"{folder}/{_STATE}: {unknown[0]!r} is not supported; save the dataset as parquet, and read that"
-        )
+    if state.get(key := "_indices_data_files"):  # of an old release of datasets: which rows, in which order
+        raise InputError(f"{folder}/{_STATE}: {key!r} is not supported; save the dataset as parquet, and read that")
     names = [entry.get("filename") if isinstance(entry, dict) else None for entry in state.get("_data_files") or []]
     if not names or not all(isinstance(name, str) and name == PurePosixPath(name).name for name in names):
         raise InputError(f"{folder}/{_STATE}: no list of data files; save the dataset again")

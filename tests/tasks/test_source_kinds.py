@@ -324,8 +324,8 @@ def test_the_files_of_a_saved_dataset_come_in_its_order(tmp_path: Path) -> None:
         ),
         (
             "state.json",
-            b'{"_data_files": [{"filename": "a.arrow"}], "_deleted_rows": [0]}',
-            r"state\.json: '_deleted_rows' is not supported",
+            b'{"_data_files": [{"filename": "a.arrow"}], "_indices_data_files": [0]}',
+            r"state\.json: '_indices_data_files' is not supported",
         ),
     ],
 )
