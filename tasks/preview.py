@@ -47,6 +47,7 @@ _SPILL_DOCUMENT_BYTES = TABLE_DTYPE.itemsize
 _SHARD_DOCUMENT_BYTES = 8 + sum(field.type.bit_width // 8 for field in SCHEMA)
 _ID_BYTES = 4  # what an id adds to a document in a shard, besides its text
 _CLASSES_BYTES = 8  # what a mask adds to a document, besides the classes of its tokens
+Amounts = NDArray[np.float64]  # (3,) a number of documents, their tokens, the bytes of their ids
 
 
 @dataclass(frozen=True)
@@ -144,85 +145,56 @@ def estimate_build(plan: BuildPlan, samples: Sequence[tuple[Partition, Partition
 
     Raises InputError if these cover all rows and hold no document, or no row with a key that the build needs.
     """
-    total, new, seconds = _Amount(), _Amount(), 0.0
+    total, new, seconds = np.zeros(3), np.zeros(3), 0.0
     records = find_partition_records(plan.build.store, plan.cached)
     check_documents_found(plan, records | {part.spill_name: sample.record for part, sample in samples if sample.record})
-    by_spill: dict[str, _Amount] = {}  # a file under two names is encoded once and counts twice
+    by_spill: dict[str, Amounts] = {}  # a file under two names is encoded once and counts twice
     for parts in partitions_by_source(plan):
-        mine = {part.spill_name for part in parts}
-        rates = _Rates([(part, sample) for part, sample in samples if part.spill_name in mine])
+        names = {part.spill_name for part in parts}
+        text_bytes, amounts, text_seconds = _rates([item for item in samples if item[0].spill_name in names])
         for part in parts:
             if part.spill_name not in by_spill and part.spill_name in plan.cached:
                 by_spill[part.spill_name] = _recorded(plan, part, records.get(part.spill_name))
             elif part.spill_name not in by_spill:
-                text = rates.text_bytes * part.num_bytes
-                by_spill[part.spill_name] = rates.amount.times(text)
-                new.add(by_spill[part.spill_name])
-                seconds += rates.seconds * text
-            total.add(by_spill[part.spill_name])
+                by_spill[part.spill_name] = amounts * text_bytes * part.num_bytes
+                new += by_spill[part.spill_name]
+                seconds += text_seconds * text_bytes * part.num_bytes
+            total += by_spill[part.spill_name]
     has_masks = plan.build.has_classes
     width = _token_bytes(plan, has_masks)
-    in_shard = _SHARD_DOCUMENT_BYTES + (_ID_BYTES if total.id_bytes else 0) + _CLASSES_BYTES * has_masks
+    in_shard = _SHARD_DOCUMENT_BYTES + (_ID_BYTES if total[2] else 0) + _CLASSES_BYTES * has_masks
     return Estimate(
-        num_tokens=round(total.tokens),
-        num_documents=round(total.documents),
-        num_shards=_num_shards(plan, round(total.tokens)),
-        spill_bytes=new.num_bytes(width, _SPILL_DOCUMENT_BYTES),
-        shard_bytes=0 if plan.published else total.num_bytes(width, in_shard),
+        num_tokens=round(total[1]),
+        num_documents=round(total[0]),
+        num_shards=_num_shards(plan, round(total[1])),
+        spill_bytes=round(float(np.dot(new, (_SPILL_DOCUMENT_BYTES, width, 1)))),
+        shard_bytes=0 if plan.published else round(float(np.dot(total, (in_shard, width, 1)))),
         seconds=seconds * _OTHER_STEPS / max(1, min(num_workers, len(plan.missing))),
         sampled_bytes=sum(sample.text_bytes for _, sample in samples),
     )
 
 
-@dataclass
-class _Amount:
-    """A number of documents, their tokens, and the bytes of their ids."""
-
-    documents: float = 0.0
-    tokens: float = 0.0
-    id_bytes: float = 0.0
-
-    def add(self, other: _Amount) -> None:
-        self.documents += other.documents
-        self.tokens += other.tokens
-        self.id_bytes += other.id_bytes
-
-    def times(self, factor: float) -> _Amount:
-        return _Amount(self.documents * factor, self.tokens * factor, self.id_bytes * factor)
-
-    def num_bytes(self, token_bytes: int, document_bytes: int) -> int:
-        return round(self.tokens * token_bytes + self.documents * document_bytes + self.id_bytes)
+def _rates(samples: Sequence[tuple[Partition, PartitionProbe]]) -> tuple[float, Amounts, float]:
+    """Return the text for each byte of a source's partitions, and the amounts and seconds for each byte of text."""
+    partition_bytes = sum(part.num_bytes * probe.share for part, probe in samples)
+    probes = [probe for _, probe in samples]
+    text = sum(probe.text_bytes for probe in probes)
+    encoded = sum(probe.encoded_bytes for probe in probes)
+    if not (text and encoded and partition_bytes):
+        return 0.0, np.zeros(3), 0.0
+    num_tokens = sum(probe.num_tokens for probe in probes) / encoded
+    seconds = sum(probe.seconds for probe in probes) / encoded + sum(probe.read_seconds for probe in probes) / text
+    documents, id_bytes = sum(probe.num_documents for probe in probes), sum(probe.id_bytes for probe in probes)
+    return text / partition_bytes, np.array([documents / text, num_tokens, id_bytes / text]), seconds
 
 
-class _Rates:
-    """Rates of one source: text for each byte of a partition; documents, tokens and seconds for each byte of text."""
-
-    def __init__(self, samples: Sequence[tuple[Partition, PartitionProbe]]) -> None:
-        def ratio(numerator: float, denominator: float) -> float:
-            return numerator / denominator if denominator else 0.0
-
-        found = [sample for _, sample in samples]
-        text = sum(sample.text_bytes for sample in found)
-        encoded = sum(sample.encoded_bytes for sample in found)
-        self.text_bytes = ratio(text, sum(part.num_bytes * sample.share for part, sample in samples))
-        self.amount = _Amount(
-            documents=ratio(sum(sample.num_documents for sample in found), text),
-            tokens=ratio(sum(sample.num_tokens for sample in found), encoded),
-            id_bytes=ratio(sum(sample.id_bytes for sample in found), text),
-        )
-        read_seconds = ratio(sum(sample.read_seconds for sample in found), text)
-        self.seconds = ratio(sum(sample.seconds for sample in found), encoded) + read_seconds
-
-
-def _recorded(plan: BuildPlan, partition: Partition, record: PartitionRecord | None) -> _Amount:
-    spills = record.spills if record else []
-    amount = _Amount(sum(sum(spill.documents) for spill in spills), sum(sum(spill.tokens) for spill in spills))
-    file = partition.file
+def _recorded(plan: BuildPlan, partition: Partition, record: PartitionRecord | None) -> Amounts:
+    spills, file, id_bytes = record.spills if record else [], partition.file, 0
+    documents, tokens = sum(sum(spill.documents) for spill in spills), sum(sum(spill.tokens) for spill in spills)
     if file.options.get("id"):
-        token_bytes = _token_bytes(plan, file.holds_conversations or file.has_masks)
-        rest = amount.num_bytes(token_bytes, _SPILL_DOCUMENT_BYTES)
-        amount.id_bytes = sum(spill.bytes for spill in spills) - rest
-    return amount
+        width = _token_bytes(plan, file.holds_conversations or file.has_masks)
+        id_bytes = sum(spill.bytes for spill in spills) - tokens * width - documents * _SPILL_DOCUMENT_BYTES
+    return np.array([documents, tokens, id_bytes], float)
 
 
 def _token_bytes(plan: BuildPlan, has_class: bool) -> int:

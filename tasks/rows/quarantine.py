@@ -7,12 +7,11 @@ listed, so the bytes depend only on the input.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import xxhash
 
@@ -124,7 +123,7 @@ def _read(store: Store, spill_name: str, summary: QuarantineSummary) -> Iterator
     with reading_work_file(store, path):
         for line in _lines(store, path):
             digest.update(line)
-            yield _parse(line)
+            yield cast(dict[str, Any], parse_json(line, path))
         if digest.hexdigest() != summary.xxh3_128:
             raise FormatError("its checksum does not match")
 
@@ -137,14 +136,6 @@ def _lines(store: Store, path: str) -> Iterator[bytes]:
         yield from (line + b"\n" for line in lines)
     if rest:
         yield rest
-
-
-def _parse(line: bytes) -> dict[str, Any]:
-    try:
-        row: dict[str, Any] = json.loads(line)
-    except ValueError as error:
-        raise FormatError("it does not hold valid JSON") from error
-    return row
 
 
 class PartitionTally:

@@ -59,18 +59,11 @@ def field_type(schema: pa.Schema, name: str, url: str, key: str) -> pa.DataType:
     parent = first
     for part in rest:
         if not pa.types.is_struct(kind) or kind.get_field_index(part) < 0:
-            wanted, change = wanted_column(key, name), change_option(key).capitalize()
-            raise InputError(f"{url}: no column {wanted}: {_inside(parent, kind)}. {change} a column")
+            fields = [f"{parent}.{field.name}" for field in kind] if pa.types.is_struct(kind) else [parent]
+            raise column_error(url, key, name, fields)
         parent = f"{parent}.{part}"
         kind = kind.field(part).type
     return kind
-
-
-def _inside(name: str, kind: pa.DataType) -> str:
-    """Return how a message describes the fields of a column."""
-    if not pa.types.is_struct(kind):
-        return f"column {name!r} is {kind}, which has no fields"
-    return f"the fields of {name!r} are: {shown_names(field.name for field in kind)}"
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -126,11 +119,6 @@ def _shown(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()  # a lone surrogate can't be printed or logged
 
 
-def wanted_column(key: str, name: str) -> str:
-    """Return how a message shows a column that the option `key` names: "'score', which the filter names"."""
-    return f"{name!r}, which the filter names" if key == "filter" else repr(name)
-
-
 def column_error(url: str, key: str, name: str, names: Sequence[str], check: str = "") -> InputError:
     """Return the error for a column that a file does not have exactly once.
 
@@ -141,16 +129,12 @@ def column_error(url: str, key: str, name: str, names: Sequence[str], check: str
         names: those of all columns.
         check: what else may be wrong, before the advice to name another column.
     """
-    found, change = "two columns" if name in names else "no column", change_option(key)
+    found, wanted = "two columns" if name in names else "no column", repr(name)
+    change = f"set {key}: to"
+    if key == "filter":
+        wanted, change = f"{wanted}, which the filter names", "change filter: to name"
     advice = f"{check}, or {change}" if check else change.capitalize()
-    return InputError(
-        f"{url}: {found} {wanted_column(key, name)}; its columns are: {shown_names(names)}. {advice} one of them"
-    )
-
-
-def change_option(key: str) -> str:
-    """Return the advice to let the option `key` name another column, which follows: "set text: to"."""
-    return "change filter: to name" if key == "filter" else f"set {key}: to"
+    return InputError(f"{url}: {found} {wanted}; its columns are: {shown_names(names)}. {advice} one of them")
 
 
 def json_type(value: Any) -> str:

@@ -212,8 +212,8 @@ def test_remote_patterns_match_what_fsspec_matches(tmp_path: Path, s3_url: str, 
         )
         for url, system in systems.items():
             expected = system.glob(f"{url}/{pattern}", detail=True)
-            names = (item for item in expected.items() if not item[0].endswith("/"))
-            assert shown(match(f"{url}/{pattern}")[1], pattern) == shown(names, pattern)
+            wanted = [item for item in expected.items() if not item[0].endswith("/")]
+            assert shown(match(f"{url}/{pattern}")[1], pattern) == shown(wanted, pattern)
 
 
 def shown(found: Iterable[tuple[str, dict[str, Any]]], pattern: str) -> list[tuple[str, int | None]]:
