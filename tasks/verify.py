@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.formats.manifest import BUILD, MANIFEST, VERSION_PATTERN, Manifest, check_format, decode_manifest
+from tokenloom.storage.formats.manifest import BUILD, MANIFEST, VERSION_PATTERN, Manifest, check_format, read_manifest
 from tokenloom.storage.formats.records import read_signed
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
@@ -139,13 +139,14 @@ def _manifest(store: Store, version: str, damages: list[Damage]) -> Manifest | N
         raise StoreError(f"{store.root}: no version {version}; `tokenloom ls` lists the versions")
     value: Any = None
     with collecting_damage(store, path, damages):
-        value = read_signed(store.read(path), place)
+        data = store.read(path)
+        value = read_signed(data, place)
     if value is None:
         return None
     check_format(value, place)  # outside of the block: a newer format is not damage
     trusted: Manifest | None = None
     with collecting_damage(store, path, damages):
-        manifest = decode_manifest(value, place)
+        manifest = read_manifest(data, place)
         if manifest.version != version:
             raise FormatError(f"it is the manifest of {manifest.version}")
         damages += [Damage(path, problem) for problem in manifest_problems(manifest)]

@@ -14,11 +14,9 @@ missing. A NamedTuple is a JSON array with an item for each field. `Annotated[in
 
 from __future__ import annotations
 
-import gc
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from itertools import chain, islice
@@ -122,20 +120,7 @@ def read_record(data: bytes, place: str, kind: type[Record]) -> Record:
         place: the path of the file, for the message.
         kind: the record's class.
     """
-    with no_collection():
-        return decode_record(kind, read_signed(data, place), place)
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Turn off the garbage collector: JSON has no cycles, and one collection in a program with torch takes 150 ms."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
+    return decode_record(kind, read_signed(data, place), place)
 
 
 def read_signed(data: bytes, place: str) -> JsonObject:

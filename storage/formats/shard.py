@@ -6,7 +6,6 @@ A shard is read as arrays over the mapped file, so opening one costs the same wh
 from __future__ import annotations
 
 import errno
-import json
 import mmap
 import os
 import struct
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.arrays import TOKEN_DTYPES, AnyArray, AnyDtype
-from tokenloom.storage.formats.records import JsonObject, canonical_json
+from tokenloom.storage.formats.records import JsonObject, canonical_json, parse_json
 from tokenloom.storage.stores.local_files import open_regular
 
 FORMAT_VERSION = 1
@@ -105,16 +104,17 @@ def unpack_header(data: memoryview, place: str) -> ShardHeader:
     )
     if xxhash.xxh3_128_digest(body) != bytes(checksum):
         raise FormatError(f"{place}: the header's checksum does not match; the file is damaged")
-    try:
-        info = json.loads(bytes(data[_FIXED.size : _FIXED.size + json_bytes]))
-    except (ValueError, RecursionError) as error:
-        raise FormatError(
-            f"{place}: the header does not hold valid JSON; the program that wrote it has a bug"
-        ) from error
-    if not isinstance(info, dict):
-        raise FormatError(f"{place}: the header's JSON is not an object; the program that wrote it has a bug")
+    info = parse_json(bytes(data[_FIXED.size : _FIXED.size + json_bytes]), f"{place}: its header")
     header = ShardHeader(token_bytes, *rest, info)  # type: ignore[call-arg]  # the seven fields between
-    if not _fits(header):
+    tokens_end = header.tokens_start + header.num_tokens * token_bytes
+    if (
+        not isinstance(info, dict)
+        or token_bytes not in TOKEN_DTYPES
+        or header.tokens_start <= 0
+        or header.tokens_start % ALIGNMENT
+        or header.offsets_start != -(-tokens_end // 8) * 8
+        or header.file_bytes != header.offsets_start + 8 * (header.num_documents + 1)
+    ):
         raise FormatError(f"{place}: the counts and offsets of the header contradict each other")
     return header
 
@@ -171,18 +171,6 @@ def map_file(file: IO[bytes], path: str | Path) -> memoryview:
             f'{path}: its file system can\'t map files into memory; read it with TokenDataset(..., access="pread"), or '
             "copy the store to another file system"
         ) from error
-
-
-def _fits(header: ShardHeader) -> bool:
-    """Return whether the sections follow each other as counts and width require."""
-    tokens_end = header.tokens_start + header.num_tokens * header.token_bytes
-    return (
-        header.token_bytes in TOKEN_DTYPES
-        and header.tokens_start > 0
-        and header.tokens_start % ALIGNMENT == 0
-        and header.offsets_start == -(-tokens_end // 8) * 8
-        and header.file_bytes == header.offsets_start + 8 * (header.num_documents + 1)
-    )
 
 
 def checked_offsets(data: bytes | memoryview, header: ShardHeader, place: str) -> NDArray[np.uint64]:

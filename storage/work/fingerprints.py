@@ -80,7 +80,11 @@ class FingerprintMemory:
         known = self._known.get(path)
         if known and known.stamp == before:
             return known.fingerprint, before
-        fingerprint = f"xxh3_128:{_hash_file(path)}"
+        try:
+            with open_regular(path) as file:
+                fingerprint = f"xxh3_128:{hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()}"
+        except OSError as error:
+            raise InputError(f"{path}: can't be read: {error.strerror}; check the file") from error
         if stamp(path) != before:
             raise InputError(f"{path}: it changed while it was read; build again when it is complete")
         if time.time_ns() - max(before.mtime_ns, before.ctime_ns) > _RACY_NS:
@@ -111,11 +115,3 @@ def remote_fingerprint(info: Mapping[str, object], url: str) -> str:
     raise InputError(
         f"{url}: this kind of store gives neither an etag nor a generation; copy the file to a local folder"
     )
-
-
-def _hash_file(path: str) -> str:
-    try:
-        with open_regular(path) as file:
-            return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
-    except OSError as error:
-        raise InputError(f"{path}: can't be read: {error.strerror}; check the file") from error

@@ -19,9 +19,8 @@ from tokenloom.storage.formats.manifest import (
     QUARANTINE,
     Manifest,
     SplitEntry,
-    encode_manifest,
 )
-from tokenloom.storage.formats.records import canonical_json
+from tokenloom.storage.formats.records import canonical_json, sign
 from tokenloom.storage.formats.statistics import DocumentStatistics, added
 from tokenloom.storage.formats.version_files import (
     BuildRecord,
@@ -176,7 +175,7 @@ def publish_version(
         place = store.place(version_path(name, missing))
         raise StoreError(f"{place}: deleted since it was written; nothing was published; run the same command again")
     try:
-        store.create(version_path(name, MANIFEST), encode_manifest(manifest))
+        store.create(version_path(name, MANIFEST), sign(manifest))
     except FileExistsError:
         return None
     return replace(facts, build=record)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.builders.manifests import empty_manifest
 from tokenloom.spec.blocks import Checks
-from tokenloom.storage.formats.manifest import RowCounts, SplitEntry, decode_manifest
+from tokenloom.storage.formats.manifest import RowCounts, SplitEntry, read_manifest
+from tokenloom.storage.formats.records import sign
 from tokenloom.storage.formats.statistics import DocumentStatistics, EncodedCounts
 from tokenloom.storage.formats.version_files import BuildRecord, GateResult
 from tokenloom.storage.stores.local import LocalStore
@@ -45,7 +46,7 @@ def version(
     build: BuildRecord | None = BUILD,
 ) -> VersionFacts:
     """Return the facts of a version with these counts and the lengths and text of BUILD."""
-    empty = decode_manifest(empty_manifest("books", name), "manifest.json")
+    empty = read_manifest(sign(empty_manifest("books", name)), "manifest.json")
     splits = {"train": SplitEntry(tokens, documents, 0, [])}
     return VersionFacts(LocalStore("nowhere"), replace(empty, splits=splits, rows=rows), build)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.arrays import TokenDtype, UInt64s
 from tokenloom.storage.formats.manifest import MASK, ShardEntry
-from tokenloom.storage.formats.shard import Shard, ShardHeader, checked_header, checked_offsets, map_file, open_shard
+from tokenloom.storage.formats.shard import Shard, ShardHeader, checked_header, checked_offsets, map_file
 from tokenloom.storage.stores.local_files import descriptor_of_regular, file_sha256, open_regular
 from tokenloom.storage.versions.published import check_header
 
@@ -193,7 +193,7 @@ class OpenShard(OpenFile):
             self.header = checked_header(path, verify)
             self.first_byte = self.header.tokens_start
             return FileBytes(path, self.first_byte)
-        self._map = open_shard(path, verify)
+        self._map = Shard(path, verify)
         self.header = self._map.header
         self.first_byte = self.header.tokens_start
         return self._map.tokens.data.cast("B")
