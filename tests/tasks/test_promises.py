@@ -68,7 +68,7 @@ def test_an_old_file_is_remembered_and_not_read_again(tmp_path: Path, monkeypatc
     def refuse(path: str) -> str:
         raise AssertionError(f"{path} is read again")
 
-    monkeypatch.setattr("tokenloom.storage.work.fingerprints._hash_file", refuse)
+    monkeypatch.setattr("tokenloom.storage.work.fingerprints.open_regular", refuse)
     assert build(spec).version == first.version
 
 

@@ -9,6 +9,7 @@ import re
 import socket
 import time
 import warnings
+from io import BufferedReader
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from tokenloom.cli.failures import Terminated
 from tokenloom.cli.main import main
 from tokenloom.errors import InputError
 from tokenloom.storage.stores import Store, open_store
+from tokenloom.storage.stores.local_files import open_regular
 from tokenloom.storage.work import fingerprints
 
 _SPEC = """\
@@ -195,15 +197,14 @@ def test_plan_refuses_a_missing_column_and_a_tokenizer_that_can_not_be_loaded(
 def test_plan_writes_only_remembered_fingerprints_to_the_store(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, hash_file = time.time_ns, fingerprints._hash_file
-    hashed: list[str] = []
+    clock, hashed = time.time_ns, list[str]()
 
-    def counting(path: str) -> str:
+    def counting(path: str) -> BufferedReader:
         hashed.append(path)
-        return hash_file(path)
+        return open_regular(path)
 
     monkeypatch.setattr(time, "time_ns", lambda: clock() + 10**10)  # a file just written is not remembered
-    monkeypatch.setattr(fingerprints, "_hash_file", counting)
+    monkeypatch.setattr(fingerprints, "open_regular", counting)
     write_jsonl(tmp_path / "a.jsonl", ["text"])
     spec = _spec(tmp_path, "jsonl", "a.jsonl")
     work = tmp_path / "store" / "news" / "work"
