@@ -43,18 +43,7 @@ TRANSFORMS = "TOKENLOOM_TRANSFORMS"  # the modules, separated by commas, whose f
 _DATASET = "tokenloom.dataset"  # a label of flow runs
 # Fields of a build's result that the event `tokenloom.dataset.published` contains.
 _PUBLISHED = (
-    "version",
-    "reference",
-    "tag",
-    "tag_moved",
-    "tokens",
-    "documents",
-    "shards",
-    "seconds",
-    "partitions",
-    "partitions_reused",
-    "tokenizer",
-    "report",
+    "version reference tag tag_moved tokens documents shards seconds partitions partitions_reused tokenizer report"
 )
 
 
@@ -77,7 +66,7 @@ def emit_published(dataset: str, result: Mapping[str, Any]) -> None:
         resource=_resource(dataset) | {"tokenloom.version": result["version"], "tokenloom.tag": tag},
         payload={
             "dataset": dataset,
-            **{name: result[name] for name in _PUBLISHED},
+            **{name: result[name] for name in _PUBLISHED.split()},
             "flow_run_id": this_run.get_id(),
             "message": outcome_line(result),
             "read": reading_lines(result["reference"]),

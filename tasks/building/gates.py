@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from fractions import Fraction
+from functools import partial
 from itertools import zip_longest
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -18,9 +19,8 @@ import numpy as np
 
 from tokenloom.errors import GateFailed, message_of
 from tokenloom.storage.formats.classes import PLAIN_TEXT, ROLE_BITS, learned_classes
-from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.statistics import ChatCounts, added
-from tokenloom.storage.formats.version_files import BuildRecord, GateResult
+from tokenloom.storage.formats.version_files import GateResult
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import is_published
 from tokenloom.storage.versions.tags import version_before
@@ -31,10 +31,15 @@ if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec
 
 _MAX_DIGITS = 15
+#: gates without a number: the expectation, and none may differ from it
+_EXPECTED = {
+    "stop_token_learned": "a stop token ends every turn",
+    "no_doubled_bos": "one beginning-of-text token at most",
+}
 
 
 class _NotCompared(Exception):
-    """A drift can't be measured; the message says why."""
+    """A gate can't be measured; the message says why."""
 
 
 def evaluate_gates(facts: VersionFacts, tag: str, limits: Mapping[str, float]) -> list[GateResult]:
@@ -49,7 +54,7 @@ def evaluate_gates(facts: VersionFacts, tag: str, limits: Mapping[str, float]) -
 
     Raises FormatError if the tag's log or the manifest of the version it names is damaged.
     """
-    reference = _version_before(facts, tag) if limits.keys() & _DRIFTS.keys() else ""
+    reference = _version_before(facts, tag) if any(name.endswith("_drift") for name in limits) else ""
     return gate_results(limits, facts, reference)
 
 
@@ -61,26 +66,18 @@ def gate_results(limits: Mapping[str, float], found: VersionFacts, reference: Ve
         found: the version to be published.
         reference: the version that drift is measured from, or why there is none.
     """
-    held = found.manifest
-    results = [_minimum(name, limits[name], measure(held)) for name, measure in _MINIMA.items() if name in limits]
-    results += [_share(name, limits[name], count(held), held) for name, count in _SHARES.items() if name in limits]
-    results += [_drift(name, limits[name], found, reference) for name in _DRIFTS if name in limits]
-    results += [_of_chats(name, limits[name], found) for name in _CHAT_GATES if name in limits]
-    return results
+    return [_result(name, limits[name], found, reference) for name in _GATES if name in limits]
 
 
-def _of_chats(name: str, limit: float, found: VersionFacts) -> GateResult:
-    """Return the result of a gate that only versions with conversations can fail."""
-    has_masks = name == "min_learned_share" and found.conversations is not None  # of imported tokens
-    if "chat" not in found.manifest.spec and not has_masks:
-        return _not_compared(name, "the version has no conversations")
-    if found.build is None:
-        return _not_compared(name, f"what was rendered for {found.version} is not known")
-    return _CHAT_GATES[name](name, limit, found.build)
-
-
-def _not_compared(name: str, why: str) -> GateResult:
-    return GateResult(name, "", f"not compared: {why}", passed=True, compared=False)
+def _result(name: str, limit: float, found: VersionFacts, reference: VersionFacts | str) -> GateResult:
+    is_minimum, exact = name.startswith("min_"), Fraction(0) if name in _EXPECTED else Fraction(repr(limit))
+    expected = _EXPECTED.get(name, f"{'>=' if is_minimum else '<='} {limit:,}")
+    try:
+        value, words = _GATES[name](found, reference)
+    except _NotCompared as why:
+        return GateResult(name, expected, f"not compared: {message_of(why)}", passed=True, compared=False)
+    shown = f"{_shown(value, exact)} ({words})" if isinstance(value, Fraction) else words
+    return GateResult(name, expected, shown, value >= exact if is_minimum else value <= exact)
 
 
 def failed(results: Sequence[GateResult]) -> list[GateResult]:
@@ -143,30 +140,6 @@ def _failures(results: Sequence[GateResult], consequence: str = "") -> str:
     return f"{len(failed(results))} of {counted(len(results), 'check')} failed{consequence}: {found}"
 
 
-def _minimum(name: str, limit: float, found: int) -> GateResult:
-    return GateResult(name, f">= {limit:,}", f"{found:,}", found >= limit)
-
-
-def _share(name: str, limit: float, num_rows: int, found: Manifest) -> GateResult:
-    total = found.rows.read
-    return _at_most(name, limit, Fraction(num_rows, max(1, total)), f"{num_rows:,} of {counted(total, 'row')} read")
-
-
-def _drift(name: str, limit: float, found: VersionFacts, reference: VersionFacts | str) -> GateResult:
-    try:
-        if isinstance(reference, str):
-            raise _NotCompared(reference)
-        value, what = _DRIFTS[name](reference, found)
-    except _NotCompared as why:
-        return GateResult(name, f"<= {limit!r}", f"not compared: {message_of(why)}", passed=True, compared=False)
-    return _at_most(name, limit, value, f"{what} since {reference.version}")
-
-
-def _at_most(name: str, limit: float, value: Fraction, what: str) -> GateResult:
-    exact = Fraction(repr(limit))
-    return GateResult(name, f"<= {limit!r}", f"{_shown(value, exact)} ({what})", passed=value <= exact)
-
-
 def _shown(value: Fraction, limit: Fraction) -> str:
     """Return a value with as few digits as show on which side of the limit it is, but at least four."""
     for digits in range(4, _MAX_DIGITS):
@@ -176,25 +149,44 @@ def _shown(value: Fraction, limit: Fraction) -> str:
     return str(value)
 
 
+#: a number and words for it: of a share or a change, what it is made of
+Measured = tuple[int | Fraction, str]
+
+
+def _total(field: str, found: VersionFacts, _: object) -> Measured:
+    total = getattr(found.manifest, field)
+    return total, f"{total:,}"
+
+
+def _row_share(field: str, found: VersionFacts, _: object) -> Measured:
+    rows = found.manifest.rows
+    count = getattr(rows, field)
+    return Fraction(count, max(1, rows.read)), f"{count:,} of {counted(rows.read, 'row')} read"
+
+
+def _before(reference: VersionFacts | str) -> VersionFacts:
+    if isinstance(reference, str):
+        raise _NotCompared(reference)
+    return reference
+
+
 def _change(old: int | Fraction, new: int | Fraction) -> Fraction:
     if not old:
         raise _NotCompared("the version before holds none")
     return abs(Fraction(new - old) / Fraction(old))
 
 
-def _token_drift(old: VersionFacts, new: VersionFacts) -> tuple[Fraction, str]:
-    before, after = old.manifest.num_tokens, new.manifest.num_tokens
-    return _change(before, after), f"{counted(before, 'token')} -> {after:,}"
+def _total_drift(field: str, unit: str, found: VersionFacts, reference: VersionFacts | str) -> Measured:
+    old = _before(reference)
+    before, after = getattr(old.manifest, field), getattr(found.manifest, field)
+    return _change(before, after), f"{counted(before, unit)} -> {after:,} since {old.version}"
 
 
-def _document_drift(old: VersionFacts, new: VersionFacts) -> tuple[Fraction, str]:
-    before, after = old.manifest.num_documents, new.manifest.num_documents
-    return _change(before, after), f"{counted(before, 'document')} -> {after:,}"
-
-
-def _bytes_per_token_drift(old: VersionFacts, new: VersionFacts) -> tuple[Fraction, str]:
-    before, after = _bytes_per_token(old), _bytes_per_token(new)
-    return _change(before, after), f"{float(before):.4g} bytes per token -> {float(after):.4g}"
+def _bytes_per_token_drift(found: VersionFacts, reference: VersionFacts | str) -> Measured:
+    old = _before(reference)
+    before, after = _bytes_per_token(old), _bytes_per_token(found)
+    words = f"{float(before):.4g} bytes per token -> {float(after):.4g} since {old.version}"
+    return _change(before, after), words
 
 
 def _bytes_per_token(facts: VersionFacts) -> Fraction:
@@ -205,8 +197,10 @@ def _bytes_per_token(facts: VersionFacts) -> Fraction:
     return Fraction(encoded.bytes, encoded.tokens)
 
 
-def _length_drift(old: VersionFacts, new: VersionFacts) -> tuple[Fraction, str]:
-    return length_distance(_lengths(old), _lengths(new)), "distance of the histograms of lengths"
+def _length_drift(found: VersionFacts, reference: VersionFacts | str) -> Measured:
+    old = _before(reference)
+    distance = length_distance(_lengths(old), _lengths(found))
+    return distance, f"distance of the histograms of lengths since {old.version}"
 
 
 def _lengths(facts: VersionFacts) -> list[int]:
@@ -229,59 +223,54 @@ def length_distance(old: Sequence[int], new: Sequence[int]) -> Fraction:
     return Fraction(sum(abs(a * num_new - b * num_old) for a, b in pairs), 2 * num_old * num_new)
 
 
-_MINIMA: dict[str, Callable[[Manifest], int]] = {
-    "min_documents": lambda found: found.num_documents,
-    "min_tokens": lambda found: found.num_tokens,
-}
-_SHARES: dict[str, Callable[[Manifest], int]] = {
-    "max_duplicate_share": lambda found: found.rows.duplicates,
-    "max_quarantined_share": lambda found: found.rows.quarantined,
-    "max_filtered_share": lambda found: found.rows.filtered,
-}
-_DRIFTS: dict[str, Callable[[VersionFacts, VersionFacts], tuple[Fraction, str]]] = {
-    "max_token_drift": _token_drift,
-    "max_document_drift": _document_drift,
-    "max_bytes_per_token_drift": _bytes_per_token_drift,
-    "max_length_drift": _length_drift,
-}
+def _chats(found: VersionFacts) -> ChatCounts:
+    """Return the counts of a version with conversations."""
+    if "chat" not in found.manifest.spec:
+        raise _NotCompared("the version has no conversations")
+    if found.build is None:
+        raise _NotCompared(f"the rendered conversations of {found.version} are not known")
+    return added((source.chat for source in found.build.encoded.values()), ChatCounts())
 
 
-def _without_target(name: str, limit: float, build: BuildRecord) -> GateResult:
-    chat = _chat(build)
-    found = chat.without_target + chat.dropped
-    shown = f"{found:,} of {counted(chat.conversations + chat.dropped, 'conversation')}"
-    return GateResult(name, f"<= {limit:,}", shown, found <= limit)
+def _without_target(found: VersionFacts, _: object) -> Measured:
+    chat = _chats(found)
+    num_without = chat.without_target + chat.dropped
+    return num_without, f"{num_without:,} of {counted(chat.conversations + chat.dropped, 'conversation')}"
 
 
-def _learned_share(name: str, limit: float, build: BuildRecord) -> GateResult:
-    by_class = sum_by_class(split.classes for split in build.statistics.values())
+def _learned_share(found: VersionFacts, _: object) -> Measured:
+    if found.conversations is None:  # those of imported masks count too
+        _chats(found)
+    assert found.build is not None  # else _chats raises
+    by_class = sum_by_class(split.classes for split in found.build.statistics.values())
     of_chats = by_class * (np.arange(256) & ROLE_BITS != PLAIN_TEXT)
     learned, total = int(of_chats[learned_classes("assistant")].sum()), int(of_chats.sum())
-    share = Fraction(learned, max(1, total))
-    shown = f"{float(share):.4g} ({learned:,} of {counted(total, 'token')} of conversations)"
-    return GateResult(name, f">= {limit!r}", shown, share >= Fraction(repr(limit)))
+    return Fraction(learned, max(1, total)), f"{learned:,} of {counted(total, 'token')} of conversations"
 
 
-def _stop_token(name: str, limit: float, build: BuildRecord) -> GateResult:
-    chat = _chat(build)
+def _open_turns(found: VersionFacts, _: object) -> Measured:
+    chat = _chats(found)
     missing = chat.turns - chat.ended_turns
-    shown = f"{missing:,} of {counted(chat.turns, 'turn')} of the assistant end without one"
-    return GateResult(name, "a stop token ends every turn", shown, missing == 0)
+    return missing, f"{missing:,} of {counted(chat.turns, 'turn')} of the assistant end without one"
 
 
-def _doubled_bos(name: str, limit: float, build: BuildRecord) -> GateResult:
-    chat = _chat(build)
-    shown = f"{chat.doubled_bos:,} of {counted(chat.conversations, 'conversation')} begin with two"
-    return GateResult(name, "one beginning-of-text token at most", shown, chat.doubled_bos == 0)
+def _doubled_bos(found: VersionFacts, _: object) -> Measured:
+    chat = _chats(found)
+    return chat.doubled_bos, f"{chat.doubled_bos:,} of {counted(chat.conversations, 'conversation')} begin with two"
 
 
-def _chat(build: BuildRecord) -> ChatCounts:
-    return added((source.chat for source in build.encoded.values()), ChatCounts())
-
-
-_CHAT_GATES: dict[str, Callable[[str, float, BuildRecord], GateResult]] = {
+_GATES: dict[str, Callable[[VersionFacts, VersionFacts | str], Measured]] = {
+    "min_documents": partial(_total, "num_documents"),
+    "min_tokens": partial(_total, "num_tokens"),
+    "max_duplicate_share": partial(_row_share, "duplicates"),
+    "max_quarantined_share": partial(_row_share, "quarantined"),
+    "max_filtered_share": partial(_row_share, "filtered"),
+    "max_token_drift": partial(_total_drift, "num_tokens", "token"),
+    "max_document_drift": partial(_total_drift, "num_documents", "document"),
+    "max_bytes_per_token_drift": _bytes_per_token_drift,
+    "max_length_drift": _length_drift,
     "max_documents_without_target": _without_target,
     "min_learned_share": _learned_share,
-    "stop_token_learned": _stop_token,
+    "stop_token_learned": _open_turns,
     "no_doubled_bos": _doubled_bos,
 }

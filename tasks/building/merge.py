@@ -31,7 +31,9 @@ _GAP_BYTES = 2**20  # reading a smaller gap takes less time than another read of
 
 @dataclass(frozen=True)
 class Piece:
-    """The documents of a key range that are kept, in order, and how many were dropped, with how many tokens.
+    """The documents of a key range that stay, in order, and what is dropped of it.
+
+    `num_dropped` counts its "duplicates" and "excluded" documents, and "left_tokens", those of both.
 
     Shapes: rows (n,) of TABLE_DTYPE, spill_position (n,), ids (n,) large_string or None.
     """
@@ -39,9 +41,7 @@ class Piece:
     rows: NDArray[Any]
     spill_position: NDArray[np.uint32]
     ids: pa.Array | None
-    num_duplicates: int
-    num_excluded: int
-    dropped_tokens: int
+    num_dropped: dict[str, int]
 
 
 def merge_documents(
@@ -87,9 +87,11 @@ def merge_documents(
         rows=rows,
         spill_position=position,
         ids=pa.concat_arrays(ids).take(pa.array(order)) if build.has_ids else None,
-        num_duplicates=num_read - num_excluded - len(rows),
-        num_excluded=num_excluded,
-        dropped_tokens=num_tokens - int(rows["num_tokens"].sum(dtype=np.uint64)),
+        num_dropped={
+            "duplicates": num_read - num_excluded - len(rows),
+            "excluded": num_excluded,
+            "left_tokens": num_tokens - int(rows["num_tokens"].sum(dtype=np.uint64)),
+        },
     )
 
 

@@ -51,20 +51,8 @@ from tokenloom.tasks.building.version_facts import VersionFacts, facts_of
 from tokenloom.tasks.rows.quarantine import write_quarantine
 
 _LIBRARIES = (
-    "tokenloom",
-    "numpy",
-    "pyarrow",
-    "xxhash",
-    "fsspec",
-    "gigatoken",
-    "jinja2",
-    "tiktoken",
-    "tokenizers",
-    "sentencepiece",
-    "datasets",
-    "array_record",
-    "pydantic",
-    "prefect",
+    "tokenloom numpy pyarrow xxhash fsspec gigatoken jinja2 tiktoken tokenizers sentencepiece datasets array_record "
+    "pydantic prefect"
 )
 
 
@@ -229,7 +217,7 @@ def _build_record(
     times: dict[str, float],
 ) -> BuildRecord:
     libraries = {}
-    for name in _LIBRARIES:
+    for name in _LIBRARIES.split():
         with suppress(PackageNotFoundError):
             libraries[name] = version(name)
     counted = [(record.split, replace(record.statistics, classes=record.class_counts)) for record in records]

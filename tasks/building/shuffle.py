@@ -5,13 +5,13 @@ A shard is made in pieces, each a part of its key range, so that memory does not
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.blocks import encode_blocks
@@ -33,7 +33,7 @@ from tokenloom.storage.work.records import (
     shard_record_path,
     write_work_record,
 )
-from tokenloom.tasks.building.merge import Piece, gather_tokens, merge_documents
+from tokenloom.tasks.building.merge import gather_tokens, merge_documents
 from tokenloom.tasks.building.plan import Build
 from tokenloom.tasks.rows.rules import load_exclusions
 from tokenloom.tasks.running import progress
@@ -79,7 +79,7 @@ def _finished_shard(build: Build, shard: ShardRange, encoders: Collection[str]) 
 
 def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> ShardRecord:
     store, path = build.store, version_path(build.version, shard.name)
-    found, measures = _Found(), ShardMeasures()
+    counts, max_id, measures = Counter[str](), -1, ShardMeasures()
     excluded = load_exclusions(store, build.version) if build.excludes else None
     inputs = np.array([entry.input_index for entry in assignment.spills], np.uint32)  # (n,) for n spills
     sources = np.array([entry.source_index for entry in assignment.spills], np.intp)
@@ -94,17 +94,19 @@ def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> Sha
         mask = MaskWriter(mask_file) if mask_file else None
         for start_key, end_key in _pieces(shard, len(assignment.spills), build):
             piece = merge_documents(build, assignment.spills, shard.split_index, start_key, end_key, excluded)
-            found.add(piece)
+            counts.update(piece.num_dropped)
             measures.add(piece.rows)
-            progress.report(progress.Advanced(done=piece.dropped_tokens))
+            progress.report(progress.Advanced(done=piece.num_dropped["left_tokens"]))
             hashes = [np.empty(0, np.uint64)]
             for part, num_tokens, classes in gather_tokens(build, assignment.spills, piece):
-                found.add_tokens(part, num_tokens, build.tokenizer.eot_id)
+                last = part[np.cumsum(num_tokens, dtype=np.int64) - 1]
+                max_id = max(max_id, int(part.max(initial=0)))
+                counts["bad_ends"] += int((last != build.tokenizer.eot_id).sum())
                 tokens.append(part, num_tokens)
                 if mask and classes is not None:
                     hashes.append(mask.append(classes, num_tokens))
-                counts = {"num_documents": len(num_tokens), "num_tokens": len(part)}
-                progress.report(progress.Advanced(num_bytes=part.nbytes, done=len(part), **counts))
+                size = {"num_documents": len(num_tokens), "num_tokens": len(part)}
+                progress.report(progress.Advanced(num_bytes=part.nbytes, done=len(part), **size))
             if len(rows := piece.rows):
                 documents.add(rows["num_tokens"], sources[piece.spill_position])
                 content = np.stack([rows["content_high"], rows["content_low"]], axis=1)
@@ -125,7 +127,8 @@ def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> Sha
         name=shard.name,
         split=shard.split,
         entry=measures.entry(shard.name, header.num_tokens, header.num_documents, files),
-        **found.counts,
+        max_id=max_id,
+        **{name: counts[name] for name in ("duplicates", "excluded", "left_tokens", "bad_ends")},
         encoders=tuple(assignment.encoders),
         statistics=documents.statistics(),
         class_counts=mask.counts() if mask else {},
@@ -152,22 +155,3 @@ def _pieces(shard: ShardRange, num_spills: int, build: Build) -> list[tuple[int,
     max_documents = _PIECE_DOCUMENTS // 8 if build.has_ids else _PIECE_DOCUMENTS  # an id may take 1 KB
     count = max(1, -(-token_bytes // piece_bytes), -(-shard.num_documents // max(1, max_documents)))
     return [equal_part(i, count, shard.start_key, shard.end_key) for i in range(count)]
-
-
-class _Found:
-    """Counts for the validation of a shard while it is written; see ShardRecord."""
-
-    def __init__(self) -> None:
-        self.counts = {"duplicates": 0, "excluded": 0, "left_tokens": 0, "max_id": -1, "bad_ends": 0}
-
-    def add(self, piece: Piece) -> None:
-        """Count the documents of a piece that are left out."""
-        self.counts["duplicates"] += piece.num_duplicates
-        self.counts["excluded"] += piece.num_excluded
-        self.counts["left_tokens"] += piece.dropped_tokens
-
-    def add_tokens(self, tokens: NDArray[Any], num_tokens: NDArray[np.uint32], eot_id: int) -> None:
-        """Note the largest id of some documents, and count those that do not end with end-of-text."""
-        last = np.cumsum(num_tokens, dtype=np.int64) - 1
-        self.counts["max_id"] = max(self.counts["max_id"], int(tokens.max(initial=0)))
-        self.counts["bad_ends"] += int((tokens[last] != eot_id).sum())
