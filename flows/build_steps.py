@@ -21,7 +21,6 @@ from tokenloom.storage.versions.published import report_path
 from tokenloom.storage.work.plans import WritePlan, building
 from tokenloom.tasks.building.assign import assign_shards
 from tokenloom.tasks.building.check import RUN_DOCUMENTS, compare_documents
-from tokenloom.tasks.building.encoders import rejected
 from tokenloom.tasks.building.input_messages import disk_messages, input_messages, left_out_messages
 from tokenloom.tasks.building.plan import (
     BuildPlan,
@@ -34,7 +33,7 @@ from tokenloom.tasks.building.plan import (
 from tokenloom.tasks.building.publish import BuildResult, finish_build, publish_version
 from tokenloom.tasks.building.shuffle import shuffle_shard
 from tokenloom.tasks.building.tokenization import tokenize_partition, tokenize_tryout
-from tokenloom.tasks.building.validate import check_jobs, refuse_differences, validate_build
+from tokenloom.tasks.building.validate import check_jobs, refuse_differences, rejected, validate_build
 from tokenloom.tasks.building.version_facts import VersionFacts
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import MAX_SMALL_TASKS, Job, Runner

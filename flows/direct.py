@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +11,20 @@ from tokenloom.flows.build_steps import plan_and_sample, run_build
 from tokenloom.spec.blocks import BLOCK_URL
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.building import preload_build
-from tokenloom.tasks.building.encoders import prove_encoder
+from tokenloom.tasks.building.documents import prove_slice
 from tokenloom.tasks.building.plan import BuildPlan
 from tokenloom.tasks.building.publish import BuildResult
-from tokenloom.tasks.running.steps import open_workers
+from tokenloom.tasks.running import progress
+from tokenloom.tasks.running.steps import Job, open_workers
 from tokenloom.tasks.running.workers import chosen_num_workers
+from tokenloom.tokenizers import load_job_tokenizer
+from tokenloom.tokenizers.fast.proofs import keep_proof
 
 if TYPE_CHECKING:
     from tokenloom.tasks.preview import Estimate
+    from tokenloom.tokenizers.fast.probe import SliceJob
+
+_SLICES = 10  # slices of a probe in a batch, which take about a second
 
 
 def build_from_spec(spec: BuildSpec) -> BuildResult:
@@ -68,6 +74,26 @@ def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimat
 
 
 def prove_directly(definition: Mapping[str, Any], fingerprint: str) -> None:
-    """Prove the fast encoder of a tokenizer in children of this process; see prove_encoder."""
+    """Compare gigatoken with the reference of a tokenizer in children of this process, and keep the proof.
+
+    Args:
+        definition: see load_tokenizer.
+        fingerprint: of the tokenizer.
+
+    Raises:
+        Unproven: gigatoken does not give the same ids.
+        TokenizerError: as load_job_tokenizer.
+        OSError: the proof can't be kept.
+    """
+    from tokenloom.tokenizers.fast.parts import parts_of  # late: the package may be missing
+    from tokenloom.tokenizers.fast.probe import NUM_SLICES, prove
+
+    def pool(function: Callable[[SliceJob], Any], slices: Iterable[SliceJob]) -> list[Any]:
+        jobs = [Job(f"slice {each.index}", each) for each in slices]
+        return runner.each("prove", partial(prove_slice, function), jobs, _SLICES)
+
+    load = partial(load_job_tokenizer, definition, fingerprint)
+    reference = load()
     with open_workers(chosen_num_workers(None)) as runner:
-        prove_encoder(definition, fingerprint, runner)
+        progress.report(progress.StepStarted("prove", NUM_SLICES, "slices", NUM_SLICES))
+        keep_proof(prove(reference, parts_of(reference), load, pool))

@@ -24,8 +24,7 @@ from tokenloom.storage.formats.statistics import ChatCounts, DocumentCounts
 from tokenloom.storage.work.records import PartitionRecord, SpillCounts, find_partition_records
 from tokenloom.storage.work.spill import TABLE_DTYPE
 from tokenloom.tasks.building.assign import check_documents_found, cut_split
-from tokenloom.tasks.building.documents import document_encoder
-from tokenloom.tasks.building.encoders import load_for_measuring
+from tokenloom.tasks.building.documents import document_encoder, load_for_measuring
 from tokenloom.tasks.building.plan import Build, BuildPlan, Partition, partitions_by_source
 from tokenloom.tasks.building.tokenization import read_documents
 from tokenloom.tasks.rows.quarantine import PartitionTally

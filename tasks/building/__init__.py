@@ -21,6 +21,6 @@ def preload_build(definition: Mapping[str, Any]) -> None:
         definition: of the tokenizer, as in a spec.
     """
     import_steps()
-    from tokenloom.tasks.building.encoders import preload_encoder
+    from tokenloom.tasks.building.documents import preload_encoder
 
     preload_encoder(definition)

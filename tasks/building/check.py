@@ -25,8 +25,7 @@ from tokenloom.storage.formats.classes import TEXT_CLASS
 from tokenloom.storage.formats.document_table import DocumentColumns
 from tokenloom.storage.formats.keys import content_digits
 from tokenloom.storage.versions.stored_shard import StoredShard
-from tokenloom.tasks.building.documents import DocumentEncoder, document_encoder
-from tokenloom.tasks.building.encoders import encoding_tokenizer
+from tokenloom.tasks.building.documents import DocumentEncoder, document_encoder, encoding_tokenizer
 from tokenloom.tasks.building.inputs import InputFile, check_unchanged
 from tokenloom.tasks.building.plan import Build
 from tokenloom.tasks.rows.rules import form_of, transformed

@@ -1,9 +1,12 @@
-"""From documents to ids: the tokenizer encodes texts, and conversations as their template renders them."""
+"""From documents to ids: the tokenizer encodes texts, and conversations as their template renders them.
+
+The tokenizer of a build uses the fast encoder that its plan has chosen, or the reference library alone.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from threading import get_ident
@@ -19,6 +22,7 @@ from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.classes import MASK_CLASSES, learned_classes
 from tokenloom.storage.formats.records import canonical_json
 from tokenloom.storage.formats.statistics import ChatCounts
+from tokenloom.tasks.building.plan import Build
 from tokenloom.tasks.rows.rules import (
     CONVERSATION,
     IDS,
@@ -29,13 +33,18 @@ from tokenloom.tasks.rows.rules import (
     without_bad,
     without_filtered,
 )
+from tokenloom.tasks.running import progress
 from tokenloom.tasks.sources.base import PlaceOf, Rows
-from tokenloom.tokenizers import Tokenizer
+from tokenloom.tokenizers import Tokenizer, load_job_tokenizer, load_once, pinned_fields
 from tokenloom.tokenizers.base import text_bytes
+from tokenloom.tokenizers.fast.proofs import installed_library
+from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer, Router, ending_if_hung, left_to_reference
 
 if TYPE_CHECKING:  # Jinja stays out of builds without conversations
     from tokenloom.chat.encoding import ChatEncoder
     from tokenloom.chat.spans import Rendered
+    from tokenloom.tokenizers.fast.encoder import FastEncoder
+    from tokenloom.tokenizers.fast.probe import SliceJob
 
 _MAX_CHAR_BYTES = 4  # in UTF-8
 _PART_CHARS = 4_000_000  # rendered text in memory at a time: a template may write much
@@ -184,3 +193,56 @@ def _chat_encoder(definition: bytes, tokenizer: Tokenizer, _thread: int) -> Chat
     from tokenloom.chat.encoding import ChatEncoder
 
     return ChatEncoder(definition_of(json.loads(definition)), tokenizer)
+
+
+@lru_cache(maxsize=4)
+def encoding_tokenizer(build: Build) -> Tokenizer:
+    """Return the tokenizer of a build: with its fast encoder, or the reference; both give the same ids.
+
+    A machine with other releases than those of the proof uses the reference. Each step counts the texts that it
+    compares by itself. Raises TokenizerError as load_job_tokenizer.
+    """
+    reference = load_job_tokenizer(build.definition, build.tokenizer.fingerprint, build.tokenizer_files)
+    proof = build.proof
+    if proof is None or (proof.library, proof.reference) != (installed_library(), reference.backend):
+        return reference
+    encoder = _fast_encoder(reference)  # type: ignore[arg-type]  # it is hashable
+    router = Router([*left_to_reference(), *proof.odd], encoder.spellings)
+    return FastTokenizer(reference, encoder, router, build.check)
+
+
+@lru_cache(maxsize=2)
+def _fast_encoder(reference: Any) -> FastEncoder:  # a protocol can't say that it is hashable
+    from tokenloom.tokenizers.fast.encoder import make_encoder  # late: its package may be missing
+
+    return make_encoder(reference)
+
+
+def load_for_measuring(build: Build) -> Tokenizer:
+    """Return the tokenizer of a build without its sample, to measure its speed; errors as load_job_tokenizer."""
+    return encoding_tokenizer(replace(build, check=NO_CHECK))
+
+
+def preload_encoder(definition: Mapping[str, Any]) -> None:
+    """Load the tokenizer of jobs to come.
+
+    A model of the hub is left to its jobs, because only the plan knows its commit.
+
+    Args:
+        definition: as in a spec.
+
+    Raises TokenizerError if the tokenizer can't be loaded.
+    """
+    loaded = definition.get("decode") or definition
+    if loaded["kind"] == "huggingface" and loaded.get("name"):
+        return
+    definition = {**definition, **pinned_fields(definition)}
+    load_once(definition)
+
+
+def prove_slice(function: Callable[[SliceJob], Any], job: SliceJob) -> Any:
+    """Compare the two encoders in one slice of a probe; runs in a worker."""
+    with ending_if_hung():
+        result = function(job)
+    progress.report(progress.Advanced(done=1))
+    return result

@@ -23,8 +23,7 @@ from tokenloom.storage.work.records import (
     write_work_record,
 )
 from tokenloom.storage.work.spill import SpillDocuments, write_spill
-from tokenloom.tasks.building.documents import DocumentEncoder, EncodedDocuments, document_encoder
-from tokenloom.tasks.building.encoders import encoding_tokenizer
+from tokenloom.tasks.building.documents import DocumentEncoder, EncodedDocuments, document_encoder, encoding_tokenizer
 from tokenloom.tasks.building.inputs import InputFile, check_unchanged
 from tokenloom.tasks.building.plan import Build, Partition, may_reuse
 from tokenloom.tasks.rows.quarantine import PartitionTally, QuarantineWriter

@@ -13,8 +13,10 @@ from tokenloom.errors import CheckError, EncoderMismatch, InputError
 from tokenloom.storage.formats.classes import PLAIN_TEXT, ROLE_BITS
 from tokenloom.storage.formats.manifest import RowCounts
 from tokenloom.storage.formats.statistics import EncodedCounts, added
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.published import find_build_record, published_versions
 from tokenloom.storage.versions.stored_shard import StoredShard
-from tokenloom.storage.work.records import Assignment, ShardRecord
+from tokenloom.storage.work.records import Assignment, ShardRecord, remove_spills_of
 from tokenloom.tasks.building.check import Difference, Sample, choose_documents, divide_by_input
 from tokenloom.tasks.building.inputs import check_all_unchanged
 from tokenloom.tasks.building.plan import SAMPLE_BYTES, Build, BuildPlan
@@ -22,7 +24,9 @@ from tokenloom.tasks.building.version_facts import INFERRED
 from tokenloom.tasks.running.steps import Job
 from tokenloom.tasks.sources.base import INDEX
 from tokenloom.tokenizers.fast.tokenizer import FIRST_TEXTS, NO_CHECK
+from tokenloom.wording import counted
 
+_REPORT_AT = "https://github.com/tokenloom/tokenloom/issues"
 _CHANGED = "nothing was published; the file changed while the build ran: build again when it is complete"
 _UNSTEADY = (
     "nothing was published; documents.transform returned another text for the same row: make it depend only on "
@@ -69,6 +73,26 @@ def refuse_differences(plan: BuildPlan, assignment: Assignment, differences: Ite
         if assignment.encoders:
             raise EncoderMismatch(found, tuple(assignment.encoders))
         raise CheckError(f"{found}; {_NEXT_STEP}")
+
+
+def rejected(store: Store, error: EncoderMismatch) -> EncoderMismatch:
+    """Delete the spills that wrong fast encoders left in work/, also of earlier builds; return the error for the user.
+
+    Args:
+        store: the dataset's store.
+        error: says which ids differ, and the encoders that may have given them.
+    """
+    num_removed = remove_spills_of(store, error.encoders)
+    records = {version: find_build_record(store, version) for version in published_versions(store)}
+    versions = [version for version, record in records.items() if record and {*error.encoders} & {*record.encoders}]
+    also = f"it also encoded {', '.join(versions)}: verify them with `tokenloom verify --deep`; " if versions else ""
+    used = " and ".join(error.encoders)
+    return EncoderMismatch(
+        f"{error}. Nothing was published; {counted(num_removed, 'partition')} that {used} encoded "
+        f"{'was' if num_removed == 1 else 'were'} deleted from {store.place('work')}; {also}set tokenizer: "
+        f"{{backend: reference}} and build again, and please report this message at {_REPORT_AT}",
+        error.encoders,
+    )
 
 
 def validate_build(

@@ -278,6 +278,6 @@ def test_a_build_of_little_text_makes_no_fast_encoder(builds: Builds, monkeypatc
 
 
 def test_a_worker_with_another_release_uses_the_reference(builds: Builds, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokenloom.tasks.building.encoders.installed_library", lambda: "gigatoken 0.9")
+    monkeypatch.setattr("tokenloom.tasks.building.documents.installed_library", lambda: "gigatoken 0.9")
     builds.build(builds.spec("slow"))
     assert builds.used("slow") == {}
