@@ -48,14 +48,8 @@ class _Made(Generic[Item]):
     lock_is_kept: bool
 
 
-@dataclass(frozen=True)
-class _Raised:
-    """What the thread raised, in place of items."""
-
-    error: BaseException
-
-
-_Queue: TypeAlias = "SimpleQueue[_Made[Item] | _Raised]"
+#: items, or the exception that the thread raised
+_Queue: TypeAlias = "SimpleQueue[_Made[Item] | BaseException]"
 
 
 class Prefetcher(Generic[Item]):
@@ -103,10 +97,10 @@ class Prefetcher(Generic[Item]):
 
     def _take_made(self, now: float) -> list[Item]:
         made = self._made.get()
-        if isinstance(made, _Raised) or not made.items:
+        if isinstance(made, BaseException) or not made.items:
             self._made.put(made)  # later calls get it again
-        if isinstance(made, _Raised):
-            raise made.error
+        if isinstance(made, BaseException):
+            raise made
         self._num_kept = self._num_kept + 1 if made.lock_is_kept else 0
         if self._num_kept == _KEPT_TIMES:
             self._num_kept, self._rests_until = 0, now + REST_SECONDS
@@ -119,12 +113,15 @@ def _run(make: Callable[[int], list[Item]], room: SimpleQueue[int], made: _Queue
         free = 0
         while (free := _free(room, free)) != _STOP:
             is_kept = _lock_is_kept()  # checked now: once the items are made, the consumer may be waiting for them
-            num_made = _put(_Made(make(free), is_kept), made)
+            items = make(free)
+            num_made = len(items)
+            made.put(_Made(items, is_kept))
+            del items  # the consumer may be done with their memory before the thread continues
             if not num_made:
                 return
             free -= num_made
     except BaseException as error:  # noqa: BLE001  # the consumer raises it, whatever it is
-        made.put(_Raised(error))
+        made.put(error)
 
 
 def _lock_is_kept() -> bool:
@@ -142,13 +139,6 @@ def _free(room: SimpleQueue[int], free: int) -> int:
             return _STOP
         free += more
     return free
-
-
-def _put(items: _Made[Item], made: _Queue[Item]) -> int:
-    """Hand items over and keep no reference: the consumer may be done with their memory before the thread continues."""
-    count = len(items.items)
-    made.put(items)
-    return count
 
 
 def _stop(room: SimpleQueue[int], thread: threading.Thread, pid: int) -> None:

@@ -166,20 +166,17 @@ class Producer:
 
 
 class _Read(NamedTuple):
-    """Token bytes [start, end) of a shard, which `row` of the window is the first to need."""
+    """Token bytes [start, end) of a shard, which `row` of the window is the first to need.
+
+    `result` gets how many bytes came from the disk, or the exception that the read raised.
+    """
 
     row: int
     files: AnyFiles
     shard: int
     start: int
     end: int
-
-
-#: how many bytes came from the disk, or what the read raised
-_Result: TypeAlias = int | BaseException
-#: reads in the order of need, with their numbers; None ends a thread
-_Planned: TypeAlias = "SimpleQueue[tuple[int, _Read] | None]"
-_Ended: TypeAlias = "SimpleQueue[tuple[int, _Result]]"
+    result: SimpleQueue[int | BaseException]
 
 
 class ReadAhead:
@@ -193,12 +190,9 @@ class ReadAhead:
 
     def __init__(self, block: int, num_threads: int, times: PhaseTimes) -> None:
         self._block, self._num_threads, self._times = block, num_threads, times
-        self._planned: _Planned = SimpleQueue()
-        self._ended: _Ended = SimpleQueue()
+        self._planned: SimpleQueue[_Read | None] = SimpleQueue()  # in the order of need; None ends a thread
+        self._pending: deque[_Read] = deque()  # reads that were planned and not waited for
         self._num_started, self._is_ended = 0, False
-        self._results: dict[int, _Result] = {}  # of reads that ended, by their numbers
-        self._rows: deque[int] = deque()  # the rows that need the reads from number `_first` on
-        self._first = 0  # the number of the first read that was not waited for
 
     def plan(self, window: TokenWindow) -> None:
         """Begin to read what a window needs, in the order of need."""
@@ -212,29 +206,23 @@ class ReadAhead:
             for read in _reads_of(part, files, width, self._block)
         ]
         reads.sort(key=lambda read: read.row)
-        for number, read in enumerate(reads, self._first + len(self._rows)):
-            self._planned.put((number, read))
-        self._rows.extend(read.row for read in reads)
+        self._pending.extend(reads)
+        for read in reads:
+            self._planned.put(read)
         while self._num_started < min(self._num_threads, len(reads)) and not self._is_ended:
             self._num_started += 1
-            queues = self._planned, self._ended
-            threading.Thread(target=_read, args=queues, name="tokenloom-io", daemon=True).start()
+            threading.Thread(target=_read, args=(self._planned,), name="tokenloom-io", daemon=True).start()
 
     def wait(self, end: int) -> None:
         """Wait until what the rows before `end` need is read; raise what a read raised."""
-        if not self._rows or self._rows[0] >= end:
+        if not self._pending or self._pending[0].row >= end:
             return
         with self._times.read:
-            while self._rows and self._rows[0] < end and not self._is_ended:
-                while self._first not in self._results:
-                    number, result = self._ended.get()
-                    self._results[number] = result
-                result = self._results.pop(self._first)
+            while self._pending and self._pending[0].row < end and not self._is_ended:
+                result = self._pending.popleft().result.get()
                 if isinstance(result, BaseException):
                     raise result
                 self._times.bytes_read_ahead += result
-                self._first += 1
-                self._rows.popleft()
 
     def end(self) -> None:
         """Drop the reads that have not begun, so that whoever waits for one of them continues, and end the threads."""
@@ -242,22 +230,21 @@ class ReadAhead:
             return
         self._is_ended = True  # first: a thread that plans, or waits, sees it
         with suppress(Empty):
-            while planned := self._planned.get_nowait():
-                self._ended.put((planned[0], 0))
+            while read := self._planned.get_nowait():
+                read.result.put(0)
         for _ in range(self._num_started):
             self._planned.put(None)
 
 
-def _read(planned: _Planned, ended: _Ended) -> None:
+def _read(planned: SimpleQueue[_Read | None]) -> None:
     """Make reads as they come, and keep no reference to their shards while there is none."""
-    while each := planned.get():
-        number, read = each
+    while read := planned.get():
         try:
             shard = read.files.opened.get(read.shard)
-            ended.put((number, shard.read_ahead(read.start, read.end) if shard else 0))
+            read.result.put(shard.read_ahead(read.start, read.end) if shard else 0)
         except BaseException as error:  # noqa: BLE001  # who waits for it raises it, whatever it is
-            ended.put((number, error))
-        del each, read, shard
+            read.result.put(error)
+        del read, shard
 
 
 def _reads_of(part: WindowPart, files: AnyFiles, width: int, block: int) -> list[_Read]:
@@ -278,10 +265,10 @@ def _reads_of(part: WindowPart, files: AnyFiles, width: int, block: int) -> list
         opened = files.opened.get(shard)
         if block > PAGE and not (opened and opened.claim_block(number, part.epoch)):
             continue
-        read = _Read(row, files, shard, number * block, (number + 1) * block)
-        if reads and reads[-1][:3] == read[:3] and reads[-1].end == read.start:
-            read = read._replace(start=reads.pop().start)
-        reads.append(read)
+        start, end = number * block, (number + 1) * block
+        if reads and (reads[-1].row, reads[-1].shard, reads[-1].end) == (row, shard, start):
+            start = reads.pop().start
+        reads.append(_Read(row, files, shard, start, end, SimpleQueue()))
     return reads
 
 
