@@ -35,7 +35,7 @@ _T = 16
 _BATCH = 4
 _NUM_SHARDS = 4
 _BAD = 1  # the shard that is damaged
-_VERSION, _TOKEN_BYTES, _JSON, _NUM_TOKENS, _NUM_DOCUMENTS, _TOKENS_START, _CHECKSUMS = 8, 16, 20, 24, 32, 40, 64
+_TOKEN_BYTES, _JSON, _NUM_TOKENS, _TOKENS_START, _CHECKSUMS = 16, 20, 24, 40, 64
 
 Damage = Callable[[bytes], bytes | None]  # from the bytes of a file to those that replace them; None deletes the file
 
@@ -149,15 +149,7 @@ DAMAGES: dict[str, Damage] = {
     "empty": lambda data: b"",
     "half": lambda data: data[: 4096 + (len(data) - 4096) // 2],
     "without the last byte": lambda data: data[:-1],
-    "one byte too many": lambda data: data + b"\0",
-    "another file": lambda data: b"PAR1" * (len(data) // 4),
     "a bit of the header": lambda data: flipped(data, _NUM_TOKENS),
-    "a newer format": lambda data: signed(data, _VERSION, struct.pack("<I", 2)),
-    "a wrong width of a token": lambda data: signed(data, _TOKEN_BYTES, struct.pack("<I", 4)),
-    "fewer tokens": lambda data: signed(data, _NUM_TOKENS, struct.pack("<Q", header_of(data).num_tokens - 1)),
-    "fewer documents": lambda data: signed(data, _NUM_DOCUMENTS, struct.pack("<Q", header_of(data).num_documents - 1)),
-    "no JSON": lambda data: with_info(data, b"{"),
-    "deep JSON": lambda data: with_info(data, b"[" * 3000),
     "another split": lambda data: with_info(data, json.dumps(header_of(data).info | {"split": "test"}).encode()),
 }
 
@@ -248,19 +240,6 @@ def test_a_shard_cut_to_any_length_is_named(packing: str, store: Damaged) -> Non
     lengths |= set(random.Random(1).choices(range(len(store.good)), k=count(60, 5000)))
     for num_bytes in sorted(lengths):
         store.put(store.good[:num_bytes])
-        with pytest.raises(FormatError, match=store.match):
-            data[first]
-
-
-def test_one_bit_anywhere_in_the_header_is_named(store: Damaged) -> None:
-    data, oracle = damaged_data(store)
-    first, _ = damaged_samples(oracle)
-    fields = (0, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64, 80, 96, 150, 96 + len(header_of(store.good).info), 1000, 4080)
-    places = [place for start in fields for place in (start, start + 3, start + 7)] + [4095]
-    if count(0, 1):
-        places = list(range(4096))
-    for place in places:
-        store.put(flipped(store.good, place, place % 8))
         with pytest.raises(FormatError, match=store.match):
             data[first]
 
@@ -411,23 +390,22 @@ def test_pread_names_a_file_that_is_truncated_while_it_is_read(
 
 def read_with_workers(folder: str) -> None:
     """Check the errors of workers in a new process: where asyncio ran before, each worker of torch takes 5 s to end."""
-    for name in ("missing", "half"):
-        store = made_store(Path(folder) / name)
-        data, oracle = damaged_data(store)
-        kept = len(oracle) // _BATCH * _BATCH
-        expected = [oracle.batch(range(i, i + _BATCH)) for i in range(0, kept, _BATCH)]
-        stream = data.iterable(batch_size=_BATCH, order="sequential", num_epochs=1)
-        loaders: list[DataLoader[Any]] = [
-            DataLoader(data, batch_size=_BATCH, num_workers=2, drop_last=True),  # type: ignore[arg-type]
-            DataLoader(stream, batch_size=None, num_workers=2),
-        ]
-        for loader in loaders:
-            store.put(DAMAGES[name](store.good))
-            with pytest.raises(StoreError if name == "missing" else FormatError, match=store.match):
-                list(loader)
-            store.put(store.good)
-            found = [as_lists(batch) for batch in loader]
-            assert [{**of_oracle, **batch} for of_oracle, batch in zip(expected, found, strict=True)] == expected
+    store = made_store(Path(folder))
+    data, oracle = damaged_data(store)
+    kept = len(oracle) // _BATCH * _BATCH
+    expected = [oracle.batch(range(i, i + _BATCH)) for i in range(0, kept, _BATCH)]
+    stream = data.iterable(batch_size=_BATCH, order="sequential", num_epochs=1)
+    loaders: list[DataLoader[Any]] = [
+        DataLoader(data, batch_size=_BATCH, num_workers=2, drop_last=True),  # type: ignore[arg-type]
+        DataLoader(stream, batch_size=None, num_workers=2),
+    ]
+    for loader in loaders:
+        store.put(DAMAGES["half"](store.good))
+        with pytest.raises(FormatError, match=store.match):
+            list(loader)
+        store.put(store.good)
+        found = [as_lists(batch) for batch in loader]
+        assert [{**of_oracle, **batch} for of_oracle, batch in zip(expected, found, strict=True)] == expected
 
 
 @pytest.mark.slow

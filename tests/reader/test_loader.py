@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import inspect
 import logging
-import subprocess
 import sys
 import threading
 import weakref
@@ -27,7 +26,6 @@ from tests.reader.oracle import (
     Oracle,
     as_lists,
     assert_same,
-    copied,
     make_store,
 )
 from tokenloom.errors import TokenloomError
@@ -110,39 +108,6 @@ def test_batches_follow_from_tokens_and_offsets_row_by_row(
         assert bool((ids == 2).any()) == (packing in ("concat", "best_fit"))
 
 
-@pytest.mark.parametrize("vocab_size", [200, 5000, 70_000])
-def test_tokens_of_every_stored_type_arrive_unchanged(tmp_path: Path, vocab_size: int) -> None:
-    from tests.builders.synthetic_store import random_documents, write_store
-
-    tokens, lengths = random_documents(600, 9.0, 1, vocab_size)
-    tokens[3] = vocab_size - 1
-    data = TokenDataset(write_store(tmp_path, [(tokens, lengths)], vocab_size=vocab_size), seq_len=10)
-    rows = torch.cat([batch["input_ids"] for batch in TokenLoader(data, 4, order="sequential", num_epochs=1)])
-    np.testing.assert_array_equal(rows.reshape(-1).numpy(), tokens[: rows.numel()].astype(np.int64))
-    assert rows.max() == vocab_size - 1
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 4, 8, 16])
-def test_ranks_together_read_the_sequence_of_a_mixture(reference: str, other: str, world_size: int) -> None:
-    options: dict[str, Any] = {"seq_len": 16, "packing": "best_fit", "fields": FIELDS}
-    sets = [TokenDataset(r, **options) for r in (reference, other)]
-    oracles = [Oracle(r, 16, "best_fit", fields=FIELDS) for r in (reference, other)]
-    streams = [Order("block", np.array(o.counts), 4).samples(np.arange(500)).tolist() for o in oracles]
-    mixture = Mixture({"a": (sets[0], 2), "b": (sets[1], 1)})
-    turns = [0, 0, 1] * 300
-    assert mixture.schedule.turns(np.arange(9))[0].tolist() == turns[:9]
-    samples = [(turn, streams[turn][turns[:g].count(turn)]) for g, turn in enumerate(turns[:600])]
-    one = Oracle(reference, 16, "best_fit", fields=FIELDS)
-    one.rows = oracles[0].rows + oracles[1].rows
-    sequence = [turn * len(oracles[0]) + sample for turn, sample in samples]
-    for rank in range(world_size):
-        loader = TokenLoader(mixture, 3, seed=4, rank=rank, world_size=world_size, prefetch=2)
-        for step in range(12):
-            positions = positions_of(3 * world_size * step, rank, world_size, 3)
-            assert as_lists(next(loader)) == one.batch([sequence[p] for p in positions])
-        loader.close()
-
-
 # ---- the memory of batches
 
 
@@ -207,18 +172,6 @@ def test_memory_is_reused_when_no_part_of_it_is_kept(reference: str, prefetch: i
     assert len(set(places)) <= 64
 
 
-def test_a_consumer_can_change_its_batches(reference: str) -> None:
-    data = TokenDataset(reference, seq_len=16)
-    spoiled, whole = TokenLoader(data, 2, num_epochs=2), TokenLoader(data, 2, num_epochs=2)
-    kept = []
-    for batch, right in zip(spoiled, whole, strict=True):
-        assert_same(batch, right)
-        kept.append((batch["labels"], right["labels"].clone()))
-        batch["input_ids"][:] = -1
-    for labels, right_labels in kept:
-        assert torch.equal(labels, right_labels)
-
-
 @pytest.mark.parametrize("prefetch", [0, 16])
 def test_labels_can_be_changed_while_other_batches_wait_for_their_backward_pass(reference: str, prefetch: int) -> None:
     loader = TokenLoader(TokenDataset(reference, seq_len=8), 2, prefetch=prefetch)
@@ -281,27 +234,14 @@ def test_an_endless_loader_has_no_length_and_a_finished_one_raises_an_error(refe
     with pytest.raises(TypeError, match="endless loader has no length: pass num_epochs"):
         len(TokenLoader(data, 2))
     loader = TokenLoader(data, 4, num_epochs=1)
-    assert len(list(loader)) == len(loader)
+    for _ in zip(range(5), loader, strict=False):
+        pass
+    assert len(list(loader)) == len(loader) - 5  # a second loop continues where the first one stopped
     for _ in range(2):
         with pytest.raises(StopIteration):
             next(loader)
     with pytest.raises(TokenloomError, match=r"last epoch of this loader is over.*EvaluationPass"):
         iter(loader)
-
-
-def test_a_second_loop_continues_where_the_first_one_stopped(reference: str) -> None:
-    data = TokenDataset(reference, seq_len=16)
-    whole = [copied(batch) for batch in TokenLoader(data, 4, num_epochs=1)]
-    loader = TokenLoader(data, 4, num_epochs=1)
-    parts = []
-    for batch in loader:
-        parts.append(copied(batch))
-        if len(parts) == 5:
-            break
-    parts += [copied(batch) for batch in loader]
-    assert len(parts) == len(whole)
-    for one, other_one in zip(parts, whole, strict=True):
-        assert_same(one, other_one)
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
@@ -433,50 +373,31 @@ def test_integers_of_numpy_are_accepted_and_the_state_stays_json(reference: str)
 
 
 @pytest.fixture(scope="module")
-def batch_with_documents(reference: str) -> tuple[dict[str, Any], torch.Tensor]:
-    """A batch of best_fit with padding and several documents, and its mask, derived from the end-of-text ids alone."""
+def batch_with_documents(reference: str) -> dict[str, Any]:
+    """A batch of best_fit with padding and several documents."""
     loader = TokenLoader(TokenDataset(reference, seq_len=32, packing="best_fit", fields=FIELDS), 6, prefetch=0)
-    while True:
-        batch = next(loader)
-        if (batch["document_ids"] == -1).any() and (batch["document_ids"] == 2).any():
-            break
-    rows = batch["input_ids"].tolist()
-    allowed = torch.zeros(6, 32, 32, dtype=torch.bool)
-    for b, tokens in enumerate(rows):
-        num_tokens = int((batch["labels"][b] != -100).nonzero().max()) + 2  # the last label's token is the row's last
-        starts, start = [], 0
-        for place, token in enumerate(tokens):
-            starts.append(start if place < num_tokens else num_tokens)
-            if token == EOT and place < num_tokens:
-                start = place + 1
-        for query in range(32):
-            for key in range(32):
-                allowed[b, query, key] = starts[query] <= key <= query
-    return batch, allowed
+    return next(batch for batch in loader if {-1, 2} <= {*batch["document_ids"].flatten().tolist()})
 
 
-def test_masks_agree_with_the_end_of_text_ids(batch_with_documents: tuple[dict[str, Any], torch.Tensor]) -> None:
+def test_a_token_attends_to_those_before_it_in_its_document(batch_with_documents: dict[str, Any]) -> None:
     from torch.nn.attention.flex_attention import create_block_mask
 
-    batch, allowed = batch_with_documents
-    mask = document_mask(batch["document_ids"])
+    ids = batch_with_documents["document_ids"]
+    allowed = torch.tensor([[[k <= q and row[k] == row[q] for k in range(32)] for q in range(32)] for row in ids])
+    mask = document_mask(ids)
     dense = mask.dense()
-    assert dense.shape == (6, 1, 32, 32)
-    assert dense.dtype == torch.bool
+    assert (dense.shape, dense.dtype) == ((6, 1, 32, 32), torch.bool)
     assert torch.equal(dense[:, 0], allowed)
     assert dense.any(dim=-1).all(), "a row of attention without any key gives NaN"
-    places = torch.arange(32)
-    rows = [mask.mask_mod(torch.tensor(b), torch.tensor(0), q, places) for b in range(6) for q in places]
-    assert torch.equal(torch.stack(rows).view(6, 32, 32), allowed)
     block_mask = create_block_mask(mask.mask_mod, 6, None, 32, 32, device="cpu", BLOCK_SIZE=8)
     blocks = allowed.view(6, 4, 8, 4, 8).any(dim=4).any(dim=2)
     assert torch.equal(block_mask.to_dense()[:, 0].bool(), blocks)
 
 
 def test_segments_cut_all_rows_in_the_same_way_and_drop_values_that_hold_for_whole_rows(
-    batch_with_documents: tuple[dict[str, Any], torch.Tensor],
+    batch_with_documents: dict[str, Any],
 ) -> None:
-    batch, _ = batch_with_documents
+    batch = batch_with_documents
     for number in (1, 2, 4, 32):
         parts = list(segments(batch, number))
         assert len(parts) == number
@@ -496,14 +417,11 @@ def test_segments_cut_all_rows_in_the_same_way_and_drop_values_that_hold_for_who
 def test_describe_names_shards_order_packing_ranks_and_shapes(reference: str, other: str) -> None:
     data = TokenDataset(reference, seq_len=16, packing="best_fit", fields=("document_ids",), labels="same")
     loader = TokenLoader(data, 3, seed=77, rank=1, world_size=4, lanes=2, prefetch=5)
+    parts = [data.manifest["version"], "5 files", f"{data.num_tokens:,} tokens uint16", "split train", "document_ids"]
+    parts += ["best_fit", f"{len(data):,} samples", "block, 2 lanes, seed 77", "rank 1 of 4 (from arguments)"]
+    parts += ["g % 4 == 1", "(3, 17) uint16", "labels (same) (3, 16) int64", "5 made ahead by a thread"]
     text = loader.describe()
-    version = data.manifest["version"]
-    for part in (version, "5 files", f"{data.num_tokens:,} tokens uint16", "best_fit", f"{len(data):,} samples"):
-        assert part in text
-    for part in ("block, 2 lanes, seed 77", "rank 1 of 4 (from arguments)", "g % 4 == 1", "(3, 17) uint16"):
-        assert part in text
-    for part in ("labels (same) (3, 16) int64", "document_ids", "5 made ahead by a thread", "split train"):
-        assert part in text
+    assert [part for part in parts if part not in text] == []
     second = TokenDataset(other, seq_len=16, packing="best_fit", fields=("document_ids",), labels="same")
     mixture = Mixture({"web": (data, 3), "code": (second, 1)}, [(1000, {"web": 1, "code": 1})])
     text = TokenLoader(mixture, 3, prefetch=0).describe()
@@ -588,32 +506,6 @@ def test_ranks_come_from_the_mesh_the_arguments_or_the_environment_or_default_to
     monkeypatch.setenv("RANK", "8")
     with pytest.raises(ValueError, match=r"rank 8 of 8 \(RANK and WORLD_SIZE\)"):
         find_ranks(None, None)
-
-
-_REAL_MESH = """
-import sys
-import torch.distributed
-from torch.distributed.device_mesh import init_device_mesh
-from tokenloom.reader.dataset import TokenDataset
-from tokenloom.reader.loader import TokenLoader
-
-torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-data = TokenDataset(sys.argv[1], seq_len=16)
-for mesh in (init_device_mesh("cpu", (1,)), init_device_mesh("cpu", (1, 1), mesh_dim_names=("dp", "tp"))):
-    loader = TokenLoader(data, 2, mesh=mesh)
-    print(loader.ranks.rank, loader.ranks.world_size, loader.ranks.origin, next(loader)["input_ids"].shape[0])
-    loader.close()
-loader = TokenLoader(data, 2)
-print(loader.ranks.origin, next(loader)["input_ids"].shape[0])
-torch.distributed.destroy_process_group()
-"""
-
-
-@pytest.mark.slow
-def test_a_real_mesh_and_a_real_process_group_are_read(reference: str) -> None:
-    command = [sys.executable, "-c", _REAL_MESH, reference]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.stdout.splitlines() == ["0 1 mesh 2", "0 1 mesh 2", "torch.distributed 2"], done.stderr
 
 
 @pytest.mark.parametrize("prefetch", [0, 4])

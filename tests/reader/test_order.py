@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from tests.counts import count
 from tests.docs.test_order_page import the_page
-from tokenloom.reader import order as order_module
 from tokenloom.reader.order import ORDER_VERSION, ORDERS, Order, epoch_keys, permute
 from tokenloom.storage.formats.keys import Purpose
 
@@ -151,15 +150,6 @@ def test_every_permutation_is_as_likely_as_any_other(size: int) -> None:
     assert excess_of_permutations(size, np.concatenate(over_epochs)) < _LIMIT
     over_seeds = [epoch_keys(Purpose.SAMPLE_ORDER, seed, 0, np.zeros(1, np.uint64)) for seed in range(3000)]
     assert excess_of_permutations(size, np.concatenate(over_seeds)) < _LIMIT
-
-
-@pytest.mark.parametrize(("rounds", "at_least"), [(2, 20.0), (4, 5.5)])
-def test_this_measure_rejects_a_permutation_of_fewer_rounds(
-    rounds: int, at_least: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(order_module, "_ROUNDS", rounds)
-    keys = keys_of(0, 0, 20_000)
-    assert min(excess_of_permutations(size, keys) for size in (3, 4, 5)) > at_least
 
 
 # ---- the orders

@@ -23,9 +23,8 @@ from tests.reader.test_remote_reading import (
 from tokenloom.errors import StoreError
 from tokenloom.reader import producer
 from tokenloom.reader.dataset import TokenDataset
-from tokenloom.reader.loader import EvaluationPass, TokenLoader
+from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.mixture import Mixture
-from tokenloom.storage.cache.cache_files import CacheFiles
 from tokenloom.storage.cache.partial_shard import PartialShard, ShardRequest
 from tokenloom.storage.cache.shard_cache import ShardCache
 
@@ -47,19 +46,6 @@ def small_cache(published: Published, folder: Path, share: float = 1.0) -> Shard
 
 
 # ---- room for one shard
-
-
-@pytest.mark.parametrize("packing", ["concat", "best_fit"])
-def test_access_by_range_keeps_nothing_on_disk(packing: str, by_blocks: Published, tmp_path: Path) -> None:
-    local = TokenDataset(by_blocks.reference, seq_len=_T, packing=packing)
-    data = by_blocks.open(small_cache(by_blocks, tmp_path), packing=packing, access="range")
-    used = CacheFiles(tmp_path, None).used
-    spread = range(0, len(local), len(local) // 12)
-    for sample, index in zip(data.__getitems__([*spread]), spread, strict=True):  # a batch from all shards
-        assert sample["input_ids"].tolist() == local[index]["input_ids"].tolist() == data[index]["input_ids"].tolist()
-        assert used() == 0
-    assert data.packing_shares() == local.packing_shares()
-    assert_all_same(list(EvaluationPass(data, 4)), list(EvaluationPass(local, 4)))
 
 
 @pytest.mark.parametrize("access", ["mmap", "range"])

@@ -12,14 +12,12 @@ import fsspec
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
 from tests.builders.late_cuda import pretend_cuda
 from tests.builders.synthetic_store import write_store
-from tests.reader.oracle import FIELDS, PACKINGS, Oracle, as_lists, assert_same, copied, make_store, shard_paths
+from tests.reader.oracle import FIELDS, PACKINGS, Oracle, as_lists, assert_same, make_store, shard_paths
 from tests.reader.test_remote_reading import published_in_memory
 from tokenloom.errors import FormatError, StoreError, TokenloomError
-from tokenloom.reader.batch import segments
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import EvaluationPass, TokenLoader
 from tokenloom.reader.mixture import Mixture, make_stream
@@ -166,20 +164,6 @@ def test_batches_on_a_device_are_those_in_host_memory(
             assert_same(batch, other)
 
 
-def test_an_iterable_gives_the_batches_of_a_loader(reference: str) -> None:
-    data = TokenDataset(reference, seq_len=_T, packing="best_fit", fields=("classes",))
-    stream = data.iterable(batch_size=5, order="sequential", num_epochs=1, drop_last=False)
-    for batch, other in zip(DataLoader(stream, batch_size=None), batches_of(data), strict=True):
-        assert_same(batch, other)
-    (sample, *_) = data.iterable(order="sequential", num_epochs=1)
-    assert {name: tuple(value.shape) for name, value in sample.items()} == dict.fromkeys(
-        ("input_ids", "labels", "classes"), (_T,)
-    )
-    (half, _) = segments(batches_of(data)[0], 2)
-    assert "num_targets" not in half
-    assert half["classes"].shape == (5, 6)
-
-
 # ---- mixtures and states
 
 
@@ -211,26 +195,6 @@ def test_members_with_conversations_have_one_policy(reference: str, tmp_path: Pa
     with pytest.raises(ValueError, match="same learn: 'one' has assistant, 'other' has all"):
         Mixture({"text": (text, 1), "one": (one, 1), "other": (other, 1)})
     assert make_stream(Mixture({"text": (text, 1), "one": (one, 1)}), "full", 0, None).format.learn == "assistant"
-
-
-@pytest.mark.parametrize("packing", ["concat", "best_fit_keep_start"])
-def test_a_run_continues_in_the_middle_on_another_number_of_ranks(reference: str, packing: str) -> None:
-    data = TokenDataset(reference, seq_len=_T, packing=packing, learn="last", fields=("classes",))
-    whole = TokenLoader(data, 12, seed=4, rank=0, world_size=1)
-    next(whole)
-    state = json.loads(json.dumps(whole.state_dict()))
-    assert state["stream"]["learn"] == "last"
-    expected = copied(next(whole))
-    ranks = [
-        TokenLoader.from_state(
-            str(Path(reference).parent), state, 4, rank=rank, world_size=3, dataset={"fields": ["classes"]}
-        )
-        for rank in range(3)
-    ]
-    parts = [next(loader) for loader in ranks]
-    for name in ("input_ids", "labels", "classes"):
-        assert torch.equal(torch.stack([part[name] for part in parts], 1).flatten(0, 1), expected[name])
-    assert sum(part["num_targets"] for part in parts) == expected["num_targets"]
 
 
 def test_a_state_names_the_policy_only_where_there_are_conversations(reference: str, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -287,14 +286,6 @@ def test_a_damaged_document_table_is_named(built: Built, tmp_path: Path) -> None
         data.trace(0)
     tables[0].write_bytes(tables[1].read_bytes())
     with pytest.raises(FormatError, match=r"000000\.docs: .*number of rows; restore it"):
-        data.trace(0)
-    table = pa.ipc.open_file(good).read_all()
-    moved = table.set_column(
-        0, table.schema.field(0), table["start"].combine_chunks().take(pa.array([1, *range(1, len(table))]))
-    )
-    with pa.ipc.new_file(tables[0], table.schema) as writer:
-        writer.write_table(moved)
-    with pytest.raises(FormatError, match=r"000000\.docs: it is not the document table of its shard; restore it"):
         data.trace(0)
     tables[0].unlink()
     with pytest.raises(StoreError, match=r"000000\.docs: missing from a published version; `tokenloom verify "):

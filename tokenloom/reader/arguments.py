@@ -110,14 +110,14 @@ class OrderOptions(TypedDict, total=False):
     lanes: int | None
 
 
-class _RankOptions(OrderOptions, total=False):
+class _RankOptions(TypedDict, total=False):
     rank: int | None
     world_size: int | None
     mesh: DeviceMesh | None
     dims: Sequence[str] | None
 
 
-class StreamOptions(_RankOptions, total=False):
+class StreamOptions(OrderOptions, _RankOptions, total=False):
     """The keyword arguments of SampleStream."""
 
     batch_size: int | None
@@ -126,17 +126,19 @@ class StreamOptions(_RankOptions, total=False):
     num_epochs: int | None
 
 
-class EvaluationOptions(_RankOptions, total=False):
-    """The keyword arguments of EvaluationPass."""
-
+class _FeedOptions(_RankOptions, total=False):
     device: str | int | torch.device | None
     prefetch: int | None
     io_threads: int
     compare_ranks: float | None
 
 
-class LoaderOptions(EvaluationOptions, total=False):
-    """The keyword arguments of TokenLoader."""
+class EvaluationOptions(OrderOptions, _FeedOptions, total=False):
+    """The keyword arguments of EvaluationPass."""
+
+
+class ResumeOptions(_FeedOptions, total=False):
+    """The keyword arguments of TokenLoader.from_state."""
 
     drop_last: bool
     num_epochs: int | None

@@ -19,7 +19,7 @@ from tokenloom.reader.arguments import (
     DEFAULT_CHARS,
     DatasetOptions,
     EvaluationOptions,
-    LoaderOptions,
+    ResumeOptions,
     checked_int,
     refuse_others,
     torch_device,
@@ -255,7 +255,7 @@ class TokenLoader:
         batch_size: int,
         *,
         dataset: DatasetOptions | None = None,
-        **options: Unpack[LoaderOptions],
+        **options: Unpack[ResumeOptions],
     ) -> TokenLoader:
         """Open the version that a state names, and continue from there.
 
@@ -269,7 +269,7 @@ class TokenLoader:
         source, order = open_source(store, state, dataset or {})
         if repeated := order.keys() & options.keys():
             raise TypeError(f"{', '.join(sorted(repeated))}: the state determines the order; omit it")
-        loader = cls(source, batch_size, **(options | order))
+        loader = cls(source, batch_size, **options, **order)
         loader.load_state_dict(state)
         return loader
 
