@@ -13,7 +13,6 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokenloom.chat.definition import ChatDefinition, definition_of
@@ -29,7 +28,7 @@ from tokenloom.tasks.rows.rules import (
     TEXT,
     DocumentForm,
     FoundBad,
-    too_large_to_encode,
+    too_large,
     without_bad,
     without_filtered,
 )
@@ -46,7 +45,6 @@ if TYPE_CHECKING:  # Jinja stays out of builds without conversations
     from tokenloom.tokenizers.fast.encoder import FastEncoder
     from tokenloom.tokenizers.fast.probe import SliceJob
 
-_MAX_CHAR_BYTES = 4  # in UTF-8
 _PART_CHARS = 4_000_000  # rendered text in memory at a time: a template may write much
 
 
@@ -132,7 +130,7 @@ class _Conversations(DocumentEncoder):
             while is_first or len(rest.rows):
                 rendered, found = self._render_some(rest, on_error, place_of)
                 part, rest = rest.divided(len(rendered))
-                part = without_bad(part, found, on_error, place_of)
+                part = without_bad(part, found, on_error, place_of) if found else part
                 part = replace(part, rendered=tuple(one for i, one in enumerate(rendered) if one and i not in found))
                 yield part if without_target == "keep" else self._with_target(part, without_target, place_of)
                 is_first = False
@@ -159,9 +157,8 @@ class _Conversations(DocumentEncoder):
                 raise InputError(f"{place_of(int(rows.rows[position]))}: {error}") from error
             rendered.append(one)
             num_chars += len(one.text)
-            if _MAX_CHAR_BYTES * len(one.text) > self.tokenizer.max_text_bytes:  # else its bytes need not be counted
-                bad = too_large_to_encode(pa.array([one.text], pa.large_string()), self.tokenizer)
-                found |= {position: bad[0]} if bad else {}
+            if (num_bytes := len(one.text.encode())) > self.tokenizer.max_text_bytes:
+                found[position] = too_large(num_bytes, self.tokenizer)
             if num_chars >= _PART_CHARS:
                 break
         return rendered, found

@@ -145,8 +145,8 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
     if spec.documents.transform:
         load_transform(spec.documents.transform.function)
     store = dataset_store(spec.store, spec.dataset)
-    pinned = pinned_fields(spec.tokenizer.model_dump())
-    spec = spec.model_copy(update={"tokenizer": spec.tokenizer.pinned(pinned)})
+    if pinned := pinned_fields(spec.tokenizer.model_dump()):
+        spec = spec.model_copy(update={"tokenizer": spec.tokenizer.pinned(pinned)})
     definition = spec.tokenizer.model_dump()
     chat = None
     if spec.has_conversations:

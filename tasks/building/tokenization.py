@@ -113,7 +113,8 @@ def _encode_partition(build: Build, part: Partition, limit: int | None, tokenize
     with QuarantineWriter(build.store, part.spill_name) as quarantine, sharing_files():
         for rows in read_documents(build, part, encoder, limit):
             tally.add(rows)
-            quarantine.add(rows.bad)
+            if rows.bad:
+                quarantine.add(rows.bad)
             if len(rows.rows):
                 documents, encoded = _encode(rows, build.rules, part.file, encoder)
                 tally.add_encoded(encoded.num_bytes, encoded.counts)

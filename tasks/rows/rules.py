@@ -223,16 +223,21 @@ def keep_documents(
     """
     if not len(rows.rows):
         return rows
-    rows = replace(rows, texts=transformed(rows.texts, rows.rows, rules.transform, place_of, form))
+    if rules.transform is not None:
+        rows = replace(rows, texts=transformed(rows.texts, rows.rows, rules.transform, place_of, form))
     counts_characters = rules.min_chars > 1 or rules.max_chars is not None
     lengths = form.num_chars(rows.texts) if counts_characters else form.sizes(rows.texts)
     kept = pc.greater_equal(lengths, rules.min_chars).fill_null(False)
     if rules.max_chars is not None:
         kept = pc.and_(kept, pc.less_equal(lengths, rules.max_chars).fill_null(False))
     documents = without_filtered(rows, kept.to_numpy(zero_copy_only=False))
-    found = too_large_to_encode(documents.texts, tokenizer) if form is TEXT else {}
-    found |= _too_large(documents, rules)
-    return without_bad(documents, found, rules.on_error, place_of)
+    num_bytes = np.diff(text_bytes(documents.texts)[1])
+    limit = min(rules.max_bytes, tokenizer.max_text_bytes) if form is TEXT else rules.max_bytes
+    found = {i: too_large(num_bytes[i], tokenizer, rules.max_bytes) for i in np.flatnonzero(num_bytes > limit).tolist()}
+    if documents.ids is not None:
+        for i in np.flatnonzero(np.diff(text_bytes(documents.ids.fill_null(""))[1]) > MAX_ID_BYTES).tolist():
+            found.setdefault(i, ("bad_id", f"an id of more than {MAX_ID_BYTES:,} bytes; repair the row"))
+    return without_bad(documents, found, rules.on_error, place_of) if found else documents
 
 
 def without_filtered(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
@@ -241,38 +246,17 @@ def without_filtered(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
     return replace(documents, num_filtered=rows.num_filtered + len(rows.rows) - len(documents.rows))
 
 
-def _too_large(rows: Rows, rules: RowRules) -> FoundBad:
-    found: FoundBad = {}
-    lengths = np.diff(text_bytes(rows.texts)[1])
-    for i in np.flatnonzero(lengths > rules.max_bytes).tolist():
-        found[i] = (
-            "too_large",
-            f"a document of {lengths[i]:,} bytes; at most {rules.max_bytes:,} are allowed (documents.max_bytes); "
-            "raise that limit or split the document",
-        )
-    if rows.ids is not None:
-        for i in np.flatnonzero(np.diff(text_bytes(rows.ids.fill_null(""))[1]) > MAX_ID_BYTES).tolist():
-            found.setdefault(i, ("bad_id", f"an id of more than {MAX_ID_BYTES:,} bytes; repair the row"))
-    return found
-
-
-def too_large_to_encode(texts: pa.Array, tokenizer: Tokenizer) -> FoundBad:
-    """Return which of (n,) texts need too much memory to be encoded at once."""
-    lengths = np.diff(text_bytes(texts)[1])
-    limit = f"tokenizer {tokenizer.name} ({tokenizer.kind}) encodes at most {tokenizer.max_text_bytes:,}"
-    return {
-        i: (
-            "too_large",
-            f"a document of {lengths[i]:,} bytes; {limit}, because more would need too much memory; split the document",
-        )
-        for i in np.flatnonzero(lengths > tokenizer.max_text_bytes).tolist()
-    }
+def too_large(num_bytes: int, tokenizer: Tokenizer, max_bytes: int = 2**63) -> tuple[str, str]:
+    """Return the reason and the problem of a document that is too large for the rules, or else for the tokenizer."""
+    rule = f"at most {max_bytes:,} are allowed (documents.max_bytes); raise that limit or split the document"
+    if num_bytes <= max_bytes:
+        limit = f"tokenizer {tokenizer.name} ({tokenizer.kind}) encodes at most {tokenizer.max_text_bytes:,}"
+        rule = f"{limit}, because more would need too much memory; split the document"
+    return "too_large", f"a document of {num_bytes:,} bytes; {rule}"
 
 
 def without_bad(rows: Rows, found: FoundBad, on_error: str, place_of: PlaceOf) -> Rows:
     """Return the batch without its bad rows, which it lists; raise the first as a BadRow unless `on_error` is skip."""
-    if not found:
-        return rows
     numbered = [(int(rows.rows[i]), *found[i]) for i in sorted(found)]
     bad = [BadRow(f"{place_of(row)}: {message}", row, reason) for row, reason, message in numbered]
     if on_error != "skip":

@@ -26,12 +26,12 @@ from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.tasks.sources.base import BATCH_BYTES, BadValue, Options, PlaceOf, RowBatch, Rows
 from tokenloom.tasks.sources.filters import check_comparable, is_true, kept_rows
 from tokenloom.tasks.sources.values import (
+    LISTS,
     ROLES,
     Decoding,
     field_type,
     has_column,
     instead_of_text,
-    is_list,
     pick,
     plain,
     value_type,
@@ -91,7 +91,7 @@ class Columns:
             return []
         kind = field_type(schema, self._text, url, "text")
         items = plain_kind = value_type(kind)
-        if is_list(plain_kind):
+        if isinstance(plain_kind, LISTS):
             items = plain_kind.value_type
             if pa.types.is_struct(items) and ROLES & {field.name for field in items}:
                 raise InputError(f"{url}: column {self._text!r} holds conversations; {instead_of_text(self._text)}")
@@ -160,7 +160,7 @@ class Columns:
     def _rows(self, batch: RowBatch, names: list[str], url: str, place_of: PlaceOf) -> Rows:
         columns, numbers = batch.columns, batch.rows
         documents = [plain(self._pick(columns, name)) for name in names]
-        if self._conversations is None and is_list(documents[0].type):
+        if self._conversations is None and isinstance(documents[0].type, LISTS):
             documents = [_joined(documents[0])]
         raw_ids = None if self.id is None else plain(self._pick(columns, self.id))
         num_filtered = batch.num_not_read
@@ -230,7 +230,7 @@ def _text_lengths(values: pa.Array) -> NDArray[np.int64]:
         lengths = _text_lengths(values.dictionary)
         indices = pc.fill_null(values.indices, 0).to_numpy(zero_copy_only=False)
         return lengths[indices] if len(lengths) else np.zeros(len(values), np.int64)
-    if is_list(values.type):
+    if isinstance(values.type, LISTS):
         items = values.flatten()
         item_bytes = np.concatenate([[0], np.cumsum(_text_lengths(items) + 1)])
         ends = np.cumsum(pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False), dtype=np.int64)

@@ -21,10 +21,10 @@ from tokenloom.errors import BadConversation, BadRow, InputError
 from tokenloom.spec.values import WHOLE_ROW
 from tokenloom.tasks.sources.base import BadValue, Options, PlaceOf
 from tokenloom.tasks.sources.values import (
+    LISTS,
     Decoding,
     field_type,
     has_column,
-    is_list,
     look_up,
     parse_json,
     shown_names,
@@ -142,7 +142,7 @@ class ConversationColumns:
 
 def _may_hold(kind: pa.DataType) -> bool:
     types = pa.types
-    if is_list(kind):
+    if isinstance(kind, LISTS):
         return bool(types.is_struct(kind.value_type))
     texts = (types.is_string, types.is_large_string, types.is_string_view, types.is_binary, types.is_large_binary)
     return any(test(kind) for test in (*texts, types.is_binary_view, types.is_struct, types.is_null))

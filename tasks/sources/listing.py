@@ -147,7 +147,7 @@ def match(pattern: str, leave_out: LeaveOut | None = None) -> tuple[str, list[tu
     kept, leave_out = [], leave_out or LeaveOut()
     for name, info, is_hidden in found:
         is_folder = info["type"] == "directory"
-        if leave_out.excludes(name.removeprefix(root), is_folder=is_folder):
+        if leave_out.num_files and leave_out.excludes(name.removeprefix(root), is_folder=is_folder):
             continue
         if is_hidden:
             leave_out.num_hidden += not is_folder
@@ -173,7 +173,7 @@ def _found(pattern: str) -> tuple[str, list[_Match]]:
         )
     with translate_input_errors(pattern):
         if filesystem is None:
-            return root, [(name, _local_info(name), hidden) for name, _, hidden in _glob(_list_local, root, parts)]
+            return root, _glob(_list_local, root, parts)
         if is_object(pattern):
             return root, _glob(_object_listing(pattern, path), root.removesuffix("/"), parts)
         filesystem.invalidate_cache()  # of listings that this process may have made for an earlier build
@@ -199,7 +199,7 @@ def found_file(path: str, name: str, pattern: str, info: Info | None = None) -> 
         info: what the file system says about the file; requested if None.
     """
     if is_local(pattern):
-        return FoundFile(path, name, int(info["size"]) if info else input_bytes(name), None)
+        return FoundFile(path, name, input_bytes(name), None)
     filesystem = filesystem_of(pattern)[0]
     if is_object(pattern):  # its bucket as in the pattern, perhaps with an account, then its key
         protocol, mark, path_of = pattern.partition("://")
@@ -258,14 +258,12 @@ def _list_local(folder: str) -> list[Info]:
     with translate_input_errors(folder.rstrip("/") or "/"):
         try:
             with os.scandir(folder) as entries:
-                return [{"name": one.path, "type": "directory" if one.is_dir() else "other"} for one in entries]
+                return [
+                    {"name": one.path, "type": "directory" if one.is_dir() else "file" if one.is_file() else "other"}
+                    for one in entries
+                ]
         except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL, which no name contains
             return []
-
-
-def _local_info(path: str) -> Info:
-    is_broken = os.path.islink(path) and not os.path.exists(path)
-    return {"type": "other", "size": 0} if is_broken else info_of(path)
 
 
 def _list_folder(filesystem: Any, folder: str) -> list[Info]:

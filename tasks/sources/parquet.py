@@ -29,7 +29,7 @@ from tokenloom.tasks.sources.base import (
     numbered,
 )
 from tokenloom.tasks.sources.columns import Columns
-from tokenloom.tasks.sources.files import announce, is_of_system, open_input
+from tokenloom.tasks.sources.files import announce, is_local, is_of_system, open_input
 from tokenloom.tasks.sources.filters import may_keep
 from tokenloom.tasks.sources.reader import SourceReader
 from tokenloom.tasks.sources.values import check_batch
@@ -70,7 +70,8 @@ class Reader(SourceReader):
                 groups = range(part.start, part.end)
                 if repeated := repeated_leaves(opened, groups, leaves):
                     opened = _parse(file, url, repeated, opened.metadata)
-                announce(file, byte_ranges(opened, groups, leaves))
+                if not is_local(url):
+                    announce(file, byte_ranges(opened, groups, leaves))
             yield opened
 
     def schema(self, url: str) -> pa.Schema:

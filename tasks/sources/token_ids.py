@@ -19,7 +19,7 @@ from tokenloom.errors import BadRow, InputError
 from tokenloom.storage.formats.arrays import AnyArray, Int64s, UInt64s, runs_of
 from tokenloom.tasks.sources.base import MASK, BadValue, Options, PlaceOf, RowBatch, Rows
 from tokenloom.tasks.sources.columns import Columns
-from tokenloom.tasks.sources.values import is_list, shown_names
+from tokenloom.tasks.sources.values import LISTS, shown_names
 
 IDS, LABELS, ATTENTION = "input_ids", "labels", "attention_mask"
 MASKS = ("assistant_masks", "completion_mask", "loss_mask")  # 1 for what is learned
@@ -87,7 +87,11 @@ class IdColumns(Columns):
                 f"{url}: {found} {name}, and the first file of its source {first}; read them as two sources"
             )
         for field in schema:
-            if _OF_THE_LOSS.search(field.name) and is_list(field.type) and field.name not in (*BESIDE, _HARMLESS):
+            if (
+                _OF_THE_LOSS.search(field.name)
+                and isinstance(field.type, LISTS)
+                and field.name not in (*BESIDE, _HARMLESS)
+            ):
                 raise InputError(
                     f"{url}: column {field.name!r} seems to say which ids are learned, and is not one of "
                     f"{', '.join((LABELS, *MASKS))}: write it as {MASKS[-1]}, with 1 for what is learned and 0 for the "
@@ -100,8 +104,8 @@ class IdColumns(Columns):
                     f"that {IDS!r} has the ids"
                 )
             kind = schema.field(name).type
-            is_flag = name in BESIDE[1:] and is_list(kind) and pa.types.is_boolean(kind.value_type)
-            if not is_flag and not (is_list(kind) and pa.types.is_integer(kind.value_type)):
+            is_flag = name in BESIDE[1:] and isinstance(kind, LISTS) and pa.types.is_boolean(kind.value_type)
+            if not is_flag and not (isinstance(kind, LISTS) and pa.types.is_integer(kind.value_type)):
                 raise InputError(f"{url}: column {name!r} is {kind}, not lists of integers; write it as such lists")
         return names
 

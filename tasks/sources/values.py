@@ -22,6 +22,7 @@ from tokenloom.errors import InputError, message_of
 from tokenloom.spec.values import WHOLE_ROW
 from tokenloom.tasks.sources.base import BadValue, Options
 
+LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)  # types of lists of any length and kind of offsets
 ROLES = {"role", "from"}  # each message of a conversation has one of these keys
 REPLACE = "replace bad bytes (documents.encoding_errors: replace)"
 _TEXT_FILES = ("text", "jsonl", "csv")
@@ -64,11 +65,6 @@ def field_type(schema: pa.Schema, name: str, url: str, key: str) -> pa.DataType:
         parent = f"{parent}.{part}"
         kind = kind.field(part).type
     return kind
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """Return whether a type is one of lists, of any length and kind of offsets."""
-    return isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType)
 
 
 def pick(batch: pa.RecordBatch, name: str) -> pa.Array:

@@ -216,10 +216,10 @@ def test_remote_patterns_match_what_fsspec_matches(tmp_path: Path, s3_url: str, 
             assert shown(match(f"{url}/{pattern}")[1], pattern) == shown(wanted, pattern)
 
 
-def shown(found: Iterable[tuple[str, dict[str, Any]]], pattern: str) -> list[tuple[str, int | None]]:
-    """Return the name and size of each match that is not hidden; without folders below **, which mean their files."""
+def shown(found: Iterable[tuple[str, dict[str, Any]]], pattern: str) -> list[tuple[str, str]]:
+    """Return the name and type of each match that is not hidden; without folders below **, which mean their files."""
     return [
-        (name.rstrip("/"), info["size"] if info["type"] == "file" else None)
+        (name.rstrip("/"), info["type"])
         for name, info in found
         if "/." not in name and not (pattern.endswith("**") and info["type"] == "directory")
     ]
