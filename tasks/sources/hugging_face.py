@@ -380,6 +380,10 @@ def _check_folder(name: str) -> None:
             f"{name}: the package datasets takes *, ? and [ in the name of a folder as wildcards, and would read other "
             "files; rename the folder"
         )
+    if odd := next(
+        (path for path in folder.iterdir() if path.exists() and not (path.is_file() or path.is_dir())), None
+    ):
+        raise InputError(f"{odd}: not a regular file; remove it")  # the package would wait for what a pipe gives
     if (folder / "state.json").exists() or (folder / "dataset_dict.json").exists():
         raise InputError(f"{name}: written by datasets.save_to_disk; read it with kind: arrow and path: {name}")
 
