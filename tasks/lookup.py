@@ -17,8 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokenloom.chat.conversation import canonical
-from tokenloom.chat.definition import version_chat
+from tokenloom.chat.conversation import canonical, version_chat
 from tokenloom.chat.layouts import normalized, recognized
 from tokenloom.errors import BadConversation, InputError, SpecError, message_of
 from tokenloom.storage.formats.document_table import DocumentColumns

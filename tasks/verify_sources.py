@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tokenloom.chat.definition import CHAT_RULES, version_chat
+from tokenloom.chat.conversation import CHAT_RULES, version_chat
 from tokenloom.errors import FormatError, InputError, SpecError, TokenizerError
 from tokenloom.storage.formats.manifest import BUILD, Manifest, given_options
 from tokenloom.storage.formats.version_files import InputEntry, decode_build

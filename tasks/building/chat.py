@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from tokenloom.chat.definition import ChatDefinition
+from tokenloom.chat.conversation import ChatDefinition
 from tokenloom.chat.template import ChatTemplate
 from tokenloom.errors import InputError, SpecError
 from tokenloom.spec.blocks import OF_TOKENIZER, TEMPLATES

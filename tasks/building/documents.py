@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.chat.definition import ChatDefinition, definition_of
+from tokenloom.chat.conversation import ChatDefinition, definition_of
 from tokenloom.errors import BadConversation, InputError
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.classes import MASK_CLASSES, learned_classes

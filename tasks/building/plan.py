@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.chat.definition import ChatDefinition
+from tokenloom.chat.conversation import ChatDefinition
 from tokenloom.storage.formats.manifest import TokenizerEntry, given_options, version_name
 from tokenloom.storage.formats.records import sha256_of
 from tokenloom.storage.stores.store import Store

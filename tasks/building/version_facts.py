@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tokenloom.chat.definition import version_chat
+from tokenloom.chat.conversation import version_chat
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.classes import BEGINS, ENDS_TURN, ROLE_BITS, ROLES, learned_classes
 from tokenloom.storage.formats.manifest import QUARANTINE, Manifest, TokenizerEntry

@@ -13,8 +13,7 @@ import pytest
 
 from tests.builders.chats import CHATML, chat_spec, chat_tokenizer, conversation, write_rows
 from tests.builders.datasets import build, build_record, listed_files, local_store, make_spec, manifest_json
-from tokenloom.chat.conversation import canonical
-from tokenloom.chat.definition import ChatDefinition
+from tokenloom.chat.conversation import ChatDefinition, canonical
 from tokenloom.cli.main import main
 from tokenloom.errors import BadRow, GateFailed, InputError, SpecError, TokenizerError
 from tokenloom.spec.build_spec import BuildSpec

@@ -13,8 +13,7 @@ import tokenizers
 from tests.builders.chat_tokenizer import SPECIAL
 from tests.builders.chats import CHATML
 from tests.builders.datasets import build, listed_files, local_store, make_spec
-from tokenloom.chat.conversation import canonical
-from tokenloom.chat.definition import ChatDefinition
+from tokenloom.chat.conversation import ChatDefinition, canonical
 from tokenloom.chat.encoding import ChatEncoder
 from tokenloom.chat.layouts import normalized
 from tokenloom.spec.build_spec import BuildSpec

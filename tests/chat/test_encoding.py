@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from tests.builders.chat_styles import NAMES, SPECIAL, STOPS, STYLES, template, tokenizer_json
 from tests.builders.proofs import fast_of
 from tests.counts import count, full_only
-from tokenloom.chat.conversation import canonical
-from tokenloom.chat.definition import ChatDefinition
+from tokenloom.chat.conversation import ChatDefinition, canonical
 from tokenloom.chat.encoding import ChatEncoder, EncodedChats
 from tokenloom.errors import BadConversation, SpecError, TokenizerError
 from tokenloom.storage.formats.classes import BEGINS, MAY_LEARN, learned_classes

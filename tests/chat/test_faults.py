@@ -17,8 +17,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from tests.builders.chat_tokenizer import CHATML, FORGETFUL, MARKED, OBSERVING, write_chat_tokenizer
-from tokenloom.chat.conversation import canonical
-from tokenloom.chat.definition import ChatDefinition
+from tokenloom.chat.conversation import ChatDefinition, canonical
 from tokenloom.chat.encoding import ChatEncoder
 from tokenloom.chat.layouts import normalized
 from tokenloom.storage.formats.classes import learned_classes

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenloom.chat.conversation import canonical, content_hashes, num_chars, parse
-from tokenloom.chat.definition import ChatDefinition
+from tokenloom.chat.conversation import ChatDefinition, canonical, content_hashes, num_chars, parse
 from tokenloom.chat.layouts import normalized, recognized
 from tokenloom.chat.template import ChatTemplate
 from tokenloom.errors import BadConversation

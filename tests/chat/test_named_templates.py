@@ -12,8 +12,7 @@ import tiktoken
 
 from tests.builders.chats import chat_spec, conversation
 from tests.builders.datasets import build
-from tokenloom.chat.conversation import canonical
-from tokenloom.chat.definition import ChatDefinition
+from tokenloom.chat.conversation import ChatDefinition, canonical
 from tokenloom.chat.rendering import ChatRenderer, stop_as_text
 from tokenloom.chat.template import ChatTemplate
 from tokenloom.errors import BadConversation

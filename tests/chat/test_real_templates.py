@@ -27,8 +27,7 @@ from tests.builders.chat_oracle import Oracle, Undecided, renderer
 from tests.builders.chat_styles import STYLES
 from tests.builders.chat_styles import template as small_template
 from tests.builders.chat_tokenizer import CHATML
-from tokenloom.chat.conversation import canonical, parse
-from tokenloom.chat.definition import ChatDefinition
+from tokenloom.chat.conversation import ChatDefinition, canonical, parse
 from tokenloom.chat.encoding import ChatEncoder
 from tokenloom.chat.layouts import normalized
 from tokenloom.errors import BadConversation

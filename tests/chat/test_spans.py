@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from tests.builders.chat_styles import NAMES, STOPS, template
 from tests.chat.test_encoding import CONVERSATIONS, encoder_of, small_tokenizer
 from tests.counts import count
-from tokenloom.chat.conversation import canonical
-from tokenloom.chat.definition import ChatDefinition
+from tokenloom.chat.conversation import ChatDefinition, canonical
 from tokenloom.chat.encoding import ChatEncoder
 from tokenloom.chat.spans import Rendered
 from tokenloom.errors import BadConversation

@@ -11,8 +11,7 @@ import pytest
 from tests.builders.chat_tokenizer import CHATML
 from tests.builders.chats import chat_spec, conversation
 from tests.builders.datasets import build
-from tokenloom.chat.conversation import canonical
-from tokenloom.chat.definition import ChatDefinition
+from tokenloom.chat.conversation import ChatDefinition, canonical
 from tokenloom.chat.rendering import ChatRenderer
 from tokenloom.chat.template import ChatTemplate
 from tokenloom.errors import BadConversation, InputError, SpecError

@@ -25,8 +25,7 @@ from tests.builders.chat_families import FAMILIES, tokenizer_json
 from tests.builders.made_conversations import made_conversations
 from tests.chat.test_named_templates import named_definition
 from tests.counts import SUMMARY, full_only
-from tokenloom.chat.conversation import canonical
-from tokenloom.chat.definition import ChatDefinition
+from tokenloom.chat.conversation import ChatDefinition, canonical
 from tokenloom.chat.encoding import ChatEncoder
 from tokenloom.chat.layouts import normalized
 from tokenloom.chat.template import ChatTemplate

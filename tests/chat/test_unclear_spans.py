@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from tests.builders.chat_tokenizer import write_chat_tokenizer
-from tokenloom.chat.conversation import canonical
-from tokenloom.chat.definition import ChatDefinition
+from tokenloom.chat.conversation import ChatDefinition, canonical
 from tokenloom.chat.encoding import ChatEncoder
 from tokenloom.errors import BadConversation
 from tokenloom.storage.formats.classes import ASSISTANT, MAY_LEARN, learned_classes

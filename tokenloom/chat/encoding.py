@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokenloom.chat.definition import ChatDefinition
+from tokenloom.chat.conversation import ChatDefinition
 from tokenloom.chat.marks import OF_ASSISTANT, any_of
 from tokenloom.chat.rendering import ChatRenderer
 from tokenloom.chat.spans import KEPT_OUT, Rendered

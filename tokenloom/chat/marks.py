@@ -89,78 +89,6 @@ class _TooFewMarks(Exception):
     """There are more strings than marks."""
 
 
-class Marks:
-    """The private-use characters that mark the pieces of one conversation: one that opens, its number, one that closes.
-
-    Args:
-        first: the code point of the first.
-        last: that of the last.
-    """
-
-    def __init__(self, first: int, last: int) -> None:
-        self._opening, self.closing, self._first_piece = chr(first), chr(first + 1), first + 2
-        self._limit = last - self._first_piece
-        self._pattern = re.compile(f"[{chr(first)}-{chr(last)}]")
-
-    def are_in(self, text: str) -> bool:
-        """Return whether a text has one of the characters."""
-        return not text.isascii() and self._pattern.search(text) is not None
-
-    def opening(self, piece: int) -> str:
-        """Return the mark that opens a piece; raises _TooFewMarks if there is none for its number."""
-        if piece > self._limit:
-            raise _TooFewMarks
-        return self._opening + chr(self._first_piece + piece)
-
-    def around_json(self, value: Any, text: str) -> str:
-        """Return JSON with marks around it if it is that of a value with a mark, and with none that JSON escaped."""
-        text = _ESCAPED.sub(self._unescaped, text) if "\\u" in text else text
-        return f"{value.tokenloom_mark}{text}{self.closing}" if isinstance(value, MarkedValue) else text
-
-    def _unescaped(self, match: re.Match[str]) -> str:
-        """Return what an escape in JSON spells if it is one of the characters, else the escape."""
-        spelled = chr(int(match[1], 16)) if match[1] else ""
-        return spelled if self._pattern.match(spelled) else match[0]
-
-    def read(self, text: str, pieces: Sequence[Piece]) -> tuple[str, list[Place]]:
-        """Return a text without its marks, and where the pieces are in it, in the order of their starts.
-
-        A piece that holds others comes before them. Raises BadConversation if the marks are not balanced.
-        """
-        first, *rest = text.split(self._opening)
-        parts, places, begun = [first], list[Place](), list[Place]()
-        position = len(first)
-        is_cut = self.closing in first
-        for part in rest:
-            within, *after = part.split(self.closing)
-            index = ord(within[0]) - self._first_piece if within else -1
-            if not 0 <= index < len(pieces):
-                raise _cut()
-            end = position + len(within) - 1
-            place = Place(position, end, index, pieces[index])
-            position = end
-            places.append(place)
-            parts.append(within[1:])
-            if len(after) == 1:  # it holds no other
-                parts.append(after[0])
-                position += len(after[0])
-                continue
-            begun.append(place)
-            for other in after:
-                if not begun:
-                    raise _cut()
-                begun.pop().end = position
-                parts.append(other)
-                position += len(other)
-        if is_cut or begun:
-            raise _cut()
-        return "".join(parts), places
-
-
-def _cut() -> BadConversation:
-    return unclear("the template cuts its strings")
-
-
 class MarkedValue:
     """A value that is a piece where it is written; the JSON of an object or an array is one too."""
 
@@ -171,35 +99,8 @@ class MarkedValue:
         return f"{self.tokenloom_mark}{self.tokenloom_value!r}{self.tokenloom_closing}"
 
 
-class MarkedDict(MarkedValue, dict[str, Any]):
-    """An object in the arguments of a call."""
-
-
-class MarkedList(MarkedValue, list[Any]):
-    """An array there."""
-
-
-class MarkedInt(MarkedValue, int):
-    """An integer there."""
-
-
-class MarkedFloat(MarkedValue, float):
-    """A number there."""
-
-
-@dataclass(frozen=True)
-class Marked:
-    """A conversation with marks in its strings."""
-
-    messages: list[dict[str, Any]]
-    tools: Any
-    pieces: list[Piece]
-    marks: Marks
-
-    def around_block(self, text: str, message: int) -> str:
-        """Return the text of a block `generation` with marks around it."""
-        self.pieces.append(Piece(message, ASSISTANT, is_block=True))
-        return f"{self.marks.opening(len(self.pieces) - 1)}{text}{self.marks.closing}"
+# A class for each kind of value in JSON: an object, an array, a number.
+_MARKED = {kind: type(f"Marked_{kind.__name__}", (MarkedValue, kind), {}) for kind in (dict, list, int, float)}
 
 
 class Marker:
@@ -226,10 +127,9 @@ class Marker:
         """
         too_few = 0
         for first, last in _PRIVATE:
-            marks = _marks(first, last)
-            if last - first > too_few and not marks.are_in(text):
+            if last - first > too_few and (text.isascii() or not _any_between(first, last).search(text)):
                 try:
-                    return _Marking(self, marks).marked(conversation)
+                    return Marked(conversation, self, first, last)
                 except _TooFewMarks:
                     too_few = last - first
         raise BadConversation(
@@ -245,29 +145,87 @@ def any_of(tokens: Iterable[str]) -> re.Pattern[str]:
 
 
 @lru_cache
-def _marks(first: int, last: int) -> Marks:
-    return Marks(first, last)
+def _any_between(first: int, last: int) -> re.Pattern[str]:
+    return re.compile(f"[{chr(first)}-{chr(last)}]")
 
 
-class _Marking:
-    """Marks one conversation."""
+class Marked:
+    """A conversation with marks in its strings.
 
-    def __init__(self, marker: Marker, marks: Marks) -> None:
-        self._marker, self._marks = marker, marks
-        self._pieces: list[Piece] = []
-        self._message, self._flags = NO_MESSAGE, MAY_LEARN
+    Attributes:
+        messages: with marks.
+        tools: with marks around the spellings of special tokens.
+        pieces: all that is marked, by their numbers.
+
+    Args:
+        conversation: a normalized one.
+        marker: finds the spellings at which strings are cut.
+        first: the code point of the first private-use character to use; it opens, the next closes a piece.
+        last: that of the last.
+
+    Raises _TooFewMarks if it has more strings than there are characters.
+    """
+
+    def __init__(self, conversation: dict[str, Any], marker: Marker, first: int, last: int) -> None:
+        self._marker, self._pattern = marker, _any_between(first, last)
+        self._opening, self._closing, self._first_piece, self._last_piece = chr(first), chr(first + 1), first + 2, last
+        self.pieces: list[Piece] = []
         self._call, self._num_calls, self._is_name = NO_CALL, 0, False
-
-    def marked(self, conversation: dict[str, Any]) -> Marked:
-        """Return the conversation with marks."""
-        messages = []
+        self.messages = []
         for self._message, message in enumerate(conversation["messages"]):
             self._flags = 0 if message.get("train") is False else MAY_LEARN
             kind = _CLASS_OF_ROLE[message["role"]]
-            messages.append({name: self._field(kind, name, value) for name, value in message.items()})
+            self.messages.append({name: self._field(kind, name, value) for name, value in message.items()})
         self._message, self._flags = NO_MESSAGE, MAY_LEARN
-        tools = self._spelled(conversation.get("tools"))
-        return Marked(messages, tools, self._pieces, self._marks)
+        self.tools = self._spelled(conversation.get("tools"))
+
+    def around_block(self, text: str, message: int) -> str:
+        """Return the text of a block `generation` with marks around it."""
+        return f"{self._opened(Piece(message, ASSISTANT, is_block=True))}{text}{self._closing}"
+
+    def around_json(self, value: Any, text: str) -> str:
+        """Return JSON with marks around it if it is that of a value with a mark, and with none that JSON escaped."""
+        text = _ESCAPED.sub(self._unescaped, text) if "\\u" in text else text
+        return f"{value.tokenloom_mark}{text}{self._closing}" if isinstance(value, MarkedValue) else text
+
+    def _unescaped(self, match: re.Match[str]) -> str:
+        """Return what an escape in JSON spells if it is one of the characters, else the escape."""
+        spelled = chr(int(match[1], 16)) if match[1] else ""
+        return spelled if self._pattern.match(spelled) else match[0]
+
+    def read(self, text: str) -> tuple[str, list[Place]]:
+        """Return a text without its marks, and where the pieces are in it, in the order of their starts.
+
+        A piece that holds others comes before them. Raises BadConversation if the marks are not balanced.
+        """
+        first, *rest = text.split(self._opening)
+        parts, places, begun = [first], list[Place](), list[Place]()
+        position = len(first)
+        is_cut = self._closing in first
+        for part in rest:
+            within, *after = part.split(self._closing)
+            index = ord(within[0]) - self._first_piece if within else -1
+            if not 0 <= index < len(self.pieces):
+                raise _cut()
+            end = position + len(within) - 1
+            place = Place(position, end, index, self.pieces[index])
+            position = end
+            places.append(place)
+            parts.append(within[1:])
+            if len(after) == 1:  # it holds no other
+                parts.append(after[0])
+                position += len(after[0])
+                continue
+            begun.append(place)
+            for other in after:
+                if not begun:
+                    raise _cut()
+                begun.pop().end = position
+                parts.append(other)
+                position += len(other)
+        if is_cut or begun:
+            raise _cut()
+        return "".join(parts), places
 
     def _field(self, kind: int, name: str, value: Any) -> Any:
         if name == "role":
@@ -293,17 +251,16 @@ class _Marking:
         """Return an argument of a call with marks around its strings and its JSON."""
         if isinstance(value, str):
             return self._text(value, TOOL_CALL)
-        if not isinstance(value, dict | list | int | float) or isinstance(value, bool):
+        if type(value) not in _MARKED:
             return value
         mark = self._open(TOOL_CALL)  # before those in it
-        marked: MarkedValue
+        inner = value
         if isinstance(value, dict):
-            marked = MarkedDict({key: self._value(item) for key, item in value.items()})
+            inner = {key: self._value(item) for key, item in value.items()}
         elif isinstance(value, list):
-            marked = MarkedList(map(self._value, value))
-        else:
-            marked = MarkedInt(value) if isinstance(value, int) else MarkedFloat(value)
-        marked.tokenloom_value, marked.tokenloom_mark, marked.tokenloom_closing = value, mark, self._marks.closing
+            inner = list(map(self._value, value))
+        marked: Any = _MARKED[type(value)](inner)
+        marked.tokenloom_value, marked.tokenloom_mark, marked.tokenloom_closing = value, mark, self._closing
         return marked
 
     def _assistant(self, text: str) -> str:
@@ -345,7 +302,7 @@ class _Marking:
         core = text.strip()
         if not core:
             return text
-        marked = f"{self._open(kind, is_spelling)}{core}{self._marks.closing}"
+        marked = f"{self._open(kind, is_spelling)}{core}{self._closing}"
         if len(core) == len(text):
             return marked
         start = text.index(core[0])
@@ -353,5 +310,15 @@ class _Marking:
 
     def _open(self, kind: int, is_spelling: bool = False) -> str:
         is_name = self._is_name and not is_spelling
-        self._pieces.append(Piece(self._message, kind | self._flags, self._call, is_name, is_spelling))
-        return self._marks.opening(len(self._pieces) - 1)
+        return self._opened(Piece(self._message, kind | self._flags, self._call, is_name, is_spelling))
+
+    def _opened(self, piece: Piece) -> str:
+        """Return the mark that opens a piece; raises _TooFewMarks if there is none for its number."""
+        if len(self.pieces) > self._last_piece - self._first_piece:
+            raise _TooFewMarks
+        self.pieces.append(piece)
+        return self._opening + chr(self._first_piece + len(self.pieces) - 1)
+
+
+def _cut() -> BadConversation:
+    return unclear("the template cuts its strings")

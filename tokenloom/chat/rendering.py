@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tokenloom.chat.conversation import NOT_CONVERSATION, parse
-from tokenloom.chat.definition import ChatDefinition
+from tokenloom.chat.conversation import NOT_CONVERSATION, ChatDefinition, parse
 from tokenloom.chat.marks import Marker, any_of, unclear
 from tokenloom.chat.spans import Rendered, read_spans
 from tokenloom.chat.template import TEMPLATE, ChatTemplate, to_json

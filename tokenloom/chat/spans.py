@@ -69,7 +69,7 @@ def read_spans(text: str, marked_text: str, marked: Marked, turns: Turns, *, has
 
     Raises BadConversation if it is not certain.
     """
-    without_marks, places = marked.marks.read(marked_text, marked.pieces)
+    without_marks, places = marked.read(marked_text)
     if without_marks != text:
         raise unclear("the template changes, compares or cuts its strings")
     all_places = places
@@ -298,7 +298,7 @@ def _keep_out(painting: _Painting, places: Sequence[Place], marked: Marked) -> N
     for number, message in enumerate(marked.messages):
         if "train_detail" not in message:
             continue
-        content, own = marked.marks.read(message["content"], marked.pieces)
+        content, own = marked.read(message["content"])
         starts = [place.start - own[0].start for place in places if own and place.index == own[0].index]
         core = content.strip()
         if not starts or not all(painting.text.startswith(core, start + content.index(core)) for start in starts):

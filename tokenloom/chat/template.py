@@ -18,7 +18,7 @@ import jinja2.parser
 import jinja2.sandbox
 from jinja2 import TemplateError, nodes
 
-from tokenloom.chat.definition import ChatDefinition
+from tokenloom.chat.conversation import ChatDefinition
 from tokenloom.chat.marks import NO_MESSAGE, Marked
 from tokenloom.errors import BadConversation, InputError, SpecError, message_of
 
@@ -272,7 +272,7 @@ class ChatTemplate:
     def _to_json(self, value: Any, *args: Any, **kwargs: Any) -> str:
         """Return JSON, with the marks of a value that has some."""
         text = to_json(value, *args, **kwargs)
-        return text if self._marked is None else self._marked.marks.around_json(value, text)
+        return text if self._marked is None else self._marked.around_json(value, text)
 
     def _around_generation(self, text: str, variables: tuple[Any, ...]) -> str:
         """Return the text of a block `generation`, with marks that say which message it is of."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from tokenloom.chat.definition import ChatDefinition
+from tokenloom.chat.conversation import ChatDefinition
 from tokenloom.chat.marks import Marker, Place, Span, any_of, unclear
 from tokenloom.chat.template import ChatTemplate
 from tokenloom.errors import BadConversation
@@ -252,7 +252,7 @@ class _Probe:
                 with suppress(BadConversation):
                     marked = self._marker.mark({"messages": messages} | tools, "")
                     written = self._template.render_marked(marked, add_generation_prompt=add_prompt)
-                    text, places = marked.marks.read(written, marked.pieces)
+                    text, places = marked.read(written)
                     self._known[name] = text, [place for place in places if not place.piece.is_block]
                     break
         return self._known[name]
