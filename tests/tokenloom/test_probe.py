@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
@@ -75,7 +76,7 @@ def wrong(monkeypatch: pytest.MonkeyPatch, change: Change) -> Callable[[Parts, l
         return changed(FastEncoder(parts, bos_ids, eot_id), change)
 
     monkeypatch.setattr(probe, "FastEncoder", make)
-    monkeypatch.setattr("tokenloom.tokenizers.fast.probe._subjects", {})
+    monkeypatch.setattr(probe, "subject_of", lru_cache(maxsize=1)(probe.subject_of.__wrapped__))
     return make
 
 
@@ -224,7 +225,7 @@ def test_the_probe_proves_a_model_and_finds_no_odd_character() -> None:
 def test_the_probe_refuses_another_model(model: Callable[[], bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     other = parts_of(loaded_model(model()))
     monkeypatch.setattr(probe, "FastEncoder", lambda parts, bos_ids, eot_id: FastEncoder(other, bos_ids, eot_id))
-    monkeypatch.setattr("tokenloom.tokenizers.fast.probe._subjects", {})
+    monkeypatch.setattr(probe, "subject_of", lru_cache(maxsize=1)(probe.subject_of.__wrapped__))
     found = proof_of(loaded_model(train_model() + _RUNS), some(range(0, NUM_SLICES, 1 if FULL else 3)))
     assert isinstance(found, str)
     assert found.startswith("it encodes ")

@@ -21,6 +21,7 @@ from tokenloom.wording import counted
 
 SPECIAL_TOKEN = "special_token"  # the reason of a row with the spelling of one
 _QUESTION, _REPLY = "question", "reply0"
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _ADDRESS = re.compile(" at 0x[0-9a-f]+")
 
 
@@ -66,7 +67,7 @@ class ChatRenderer:
         plain = self._template.render(conversation["messages"], conversation.get("tools"))
         if not plain:
             raise BadConversation("the template writes nothing of it; leave it out, or give another template", TEMPLATE)
-        if not _is_utf8(plain):
+        if not plain.isascii() and _SURROGATE.search(plain):
             raise BadConversation("the template writes a lone surrogate, which no token has; repair it", TEMPLATE)
         addresses = _ADDRESS.findall(plain.lower())
         if addresses and not all(map(f"{text}{self._definition.template}".lower().count, addresses)):
@@ -122,10 +123,3 @@ def stop_as_text(definition: ChatDefinition, tokenizer: Tokenizer) -> str:
     num_tokens = tokenizer.encode(pa.array([_REPLY, _REPLY + stop], pa.large_string()), np.dtype(np.uint32)).num_tokens
     ordinary = counted(int(num_tokens[1]) - int(num_tokens[0]), "ordinary token")
     return f"{stop!r}, which ends a turn in the template, is not a token of {tokenizer.name} but {ordinary} there"
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        return text.isascii() or bool(text.encode())
-    except UnicodeEncodeError:
-        return False

@@ -25,22 +25,12 @@ from tokenloom.errors import BadConversation, InputError, SpecError, message_of
 TEMPLATE = "template"  # the reason of a row that its template does not render
 MAX_SECONDS = 60.0  # time limit of a rendering; conversations of 2 MB take 1 s
 _MAX_NUMBER = 1_000_000  # highest factor of a text or a list, and highest exponent
-_DATE_ADVICE = "give chat.date, such as 2026-11-25, so that a row has the same ids every day"
-_TIME_ADVICE = "give another chat.template, or leave the row out"
 _ROUNDS, _BLOCK = "(rounds)", "(block)"  # filters that no template can name
 _DIRECTIVE = re.compile(r"%[-_0^#+:\d]*[EO]?(.)", re.DOTALL)  # a directive of strftime with the flags of the C library
 _CONTAINERS: tuple[Any, ...] = (list, tuple, dict)
 _VALUES = (str, int, float, type(None), jinja2.Undefined)
 _OF_DICT = frozenset(dir(dict))
 _REPEATED: tuple[Any, ...] = (str, list, tuple)
-
-
-class DateError(TemplateError):
-    """A template asks for the present day."""
-
-
-class TimeError(TemplateError):
-    """A rendering takes longer than MAX_SECONDS."""
 
 
 class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
@@ -85,7 +75,10 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def _check_time(self) -> None:
         if time.monotonic() > self._deadline:
-            raise TimeError(f"it takes more than {MAX_SECONDS:.0f} s")
+            raise InputError(
+                f"the template takes too long: more than {MAX_SECONDS:.0f} s; give another chat.template, or leave the "
+                "row out"
+            )
 
     @jinja2.pass_context  # so that Jinja does not call it for the list of a loop that it knows before it renders
     def _rounds(self, _: Any, items: Iterable[Any]) -> Iterator[Any]:
@@ -158,7 +151,10 @@ def _raise_exception(message: Any) -> str:
 def _clock(date: str | None) -> Callable[[str], str]:
     def strftime_now(pattern: str) -> str:
         if date is None:
-            raise DateError("it asks for the present day (strftime_now)")
+            raise SpecError(
+                "chat.template: it asks for the present day (strftime_now); give chat.date, such as 2026-11-25, so "
+                "that a row has the same ids every day"
+            )
         for match in _DIRECTIVE.finditer(pattern):
             if match[1] in "szZ":
                 raise TemplateError(f"strftime_now({match[0]!r}) depends on the time zone of the machine; remove it")
@@ -257,11 +253,7 @@ class ChatTemplate:
         )
         try:
             return "".join(self._template.root_render_func(context))
-        except DateError as error:
-            raise SpecError(f"chat.template: {message_of(error)}; {_DATE_ADVICE}") from error
-        except TimeError as error:
-            raise InputError(f"the template takes too long: {message_of(error)}; {_TIME_ADVICE}") from error
-        except MemoryError:  # depends on the machine, so the row must not be skipped
+        except (SpecError, InputError, MemoryError):  # of the spec or the machine: the row must not be skipped
             raise
         except Exception as error:  # a template can make Python raise anything
             problem = message_of(error)

@@ -27,8 +27,8 @@ import base64
 import json
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
 from itertools import product
 from random import Random
 from typing import Any
@@ -81,11 +81,11 @@ _SURROGATES = range(0xD800, 0xE000)  # no text contains them
 
 @dataclass(frozen=True)
 class SliceJob:
-    """A slice of texts; `load` returns the reference, `key` is that of its Parts."""
+    """A slice of texts; `load` returns the reference, `key` is that of its Parts, which jobs of one tokenizer share."""
 
-    load: Callable[[], Tokenizer]
+    load: Callable[[], Tokenizer] = field(compare=False)
     key: str
-    index: int
+    index: int = field(compare=False)
 
 
 Pool = Callable[[Callable[[SliceJob], Any], Iterable[SliceJob]], Iterable[Any]]
@@ -107,7 +107,7 @@ def prove(reference: Tokenizer, parts: Parts, load: Callable[[], Tokenizer], poo
 
 def compare_slice(job: SliceJob) -> list[tuple[str, str]]:
     """Return the texts that are encoded differently, and the groups that they belong to."""
-    subject = _subject_of(job)
+    subject = subject_of(job)
     return [
         (group, text)
         for group, texts in slice_groups(subject.vocabulary, job.index)
@@ -140,17 +140,13 @@ def _pair(reference: Tokenizer, parts: Parts) -> tuple[Tokenizer, FastEncoder]:
     return reference, FastEncoder(parts, reference.bos_ids, reference.eot_id)
 
 
-_subjects: dict[str, _Subject] = {}  # this process keeps one, by its key
-
-
-def _subject_of(job: SliceJob) -> _Subject:
-    if job.key not in _subjects:
-        subject = _Subject(job.load())
-        if subject.key != job.key:
-            raise TokenizerError("the tokenizer's files changed while its fast encoder was proven; try again")
-        _subjects.clear()
-        _subjects[job.key] = subject
-    return _subjects[job.key]
+@lru_cache(maxsize=1)  # equal jobs have the same key
+def subject_of(job: SliceJob) -> _Subject:
+    """Load the tokenizer of a job, and make its fast encoders."""
+    subject = _Subject(job.load())
+    if subject.key != job.key:
+        raise TokenizerError("the tokenizer's files changed while its fast encoder was proven; try again")
+    return subject
 
 
 def _odd_code_points(found: Iterable[list[tuple[str, str]]]) -> set[int]:
