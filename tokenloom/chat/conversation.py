@@ -71,7 +71,7 @@ def definition_of(value: object, place: str = "", field: str = "") -> ChatDefini
 
 
 def version_chat(store: Store, manifest: Manifest) -> ChatDefinition | None:
-    """Return what rendered the conversations of a version, None if it has none.
+    """Return the definition by which a version rendered its conversations; None if it has none.
 
     Raises FormatError for values that no build writes.
     """
@@ -101,7 +101,7 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def content_hashes(texts: pa.Array) -> UInt64s:
-    """Return what identifies conversations, whatever the weights of their messages and the order of keys.
+    """Hash conversations, without the weights of their messages and the order of their keys.
 
     Args:
         texts: (n,) canonical JSON.

@@ -133,7 +133,7 @@ def _fitting(value: Any) -> set[str]:
 
 
 def _turns(value: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each message of a list with its place, for errors."""
+    """Yield each message of a list with its path in the row, for errors."""
     turns = _listed(value)
     if not isinstance(turns, list):
         found = kind_of(value if turns is None else turns)
@@ -156,16 +156,16 @@ def _with_system(messages: list[Message], system: Any) -> list[Message]:
 
 
 def _messages(value: Any) -> Iterator[Message]:
-    for place, turn in _turns(value):
+    for path, turn in _turns(value):
         if (plain := _plain_message(turn)) is not None:
             yield plain
             continue
-        found = {"role": _role(place, turn, "role", _ROLES)}
-        found |= content_of(place, turn.get("content"))
-        add_reasoning(place, found, turn)
+        found = {"role": _role(path, turn, "role", _ROLES)}
+        found |= content_of(path, turn.get("content"))
+        add_reasoning(path, found, turn)
         legacy = [] if turn.get("function_call") is None else [turn["function_call"]]
-        calls = [*found.pop("calls", ()), *calls_of(place, turn.get("tool_calls")), *calls_of(place, legacy)]
-        yield finished(place, turn, found, calls)
+        calls = [*found.pop("calls", ()), *calls_of(path, turn.get("tool_calls")), *calls_of(path, legacy)]
+        yield finished(path, turn, found, calls)
 
 
 def _plain_message(turn: Mapping[str, Any]) -> Message | None:
@@ -178,14 +178,14 @@ def _plain_message(turn: Mapping[str, Any]) -> Message | None:
 
 
 def _shared_gpt(value: Any) -> Iterator[Message]:
-    for place, turn in _turns(value):
-        found = {"role": _role(place, turn, "from", _SPEAKERS)}
+    for path, turn in _turns(value):
+        found = {"role": _role(path, turn, "from", _SPEAKERS)}
         calls = []
         if turn["from"] == "function_call":
-            calls = calls_of(place, turn.get("value"))
+            calls = calls_of(path, turn.get("value"))
         elif turn.get("value") is not None:
-            found["content"] = text_of(f"{place}.value", turn["value"])
-        yield finished(place, turn, found, calls)
+            found["content"] = text_of(f"{path}.value", turn["value"])
+        yield finished(path, turn, found, calls)
 
 
 def _alpaca(value: Any) -> Iterator[Message]:
@@ -233,9 +233,9 @@ def _row(value: Any, layout: str) -> Mapping[str, Any]:
     return value
 
 
-def _role(place: str, turn: Mapping[str, Any], key: str, roles: Mapping[str, str]) -> str:
+def _role(path: str, turn: Mapping[str, Any], key: str, roles: Mapping[str, str]) -> str:
     name = turn.get(key)
     if isinstance(name, str) and name in roles:
         return roles[name]
     found = f"no {key!r}" if name is None else f"{key} {str(name)[:40]!r}"
-    raise bad(f"{place} has {found}; it must be one of {', '.join(roles)}: repair the row")
+    raise bad(f"{path} has {found}; it must be one of {', '.join(roles)}: repair the row")

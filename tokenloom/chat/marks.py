@@ -189,7 +189,7 @@ class Marked:
         return f"{value.tokenloom_mark}{text}{self._closing}" if isinstance(value, MarkedValue) else text
 
     def _unescaped(self, match: re.Match[str]) -> str:
-        """Return what an escape in JSON spells if it is one of the characters, else the escape."""
+        """Return the character of an escape in JSON if it is a mark, else the escape."""
         spelled = chr(int(match[1], 16)) if match[1] else ""
         return spelled if self._pattern.match(spelled) else match[0]
 
@@ -264,7 +264,7 @@ class Marked:
         return marked
 
     def _assistant(self, text: str) -> str:
-        """Return what an assistant wrote, with marks; text between think tags is reasoning."""
+        """Return a content of the assistant with marks; text between think tags is reasoning."""
         if "think>" not in text:
             return self._text(text, ASSISTANT)
         tags = list(_THINK.finditer(text))

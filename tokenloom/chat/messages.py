@@ -29,37 +29,37 @@ _PART_ORDER = {"reasoning": 0, "thinking": 0, "text": 1, "tool_call": 2}
 _MAX_DEPTH = 100  # limit for tools and arguments; Python's own depends on the caller
 
 
-def finished(place: str, turn: Mapping[str, Any], found: Message, calls: list[Message]) -> Message:
+def finished(path: str, turn: Mapping[str, Any], found: Message, calls: list[Message]) -> Message:
     """Return a message with its calls, names and weight, in the order of `turn`, from which it was read."""
-    refuse_media(place, turn)
+    refuse_media(path, turn)
     if calls and found["role"] != "assistant":
-        raise bad(f"{place} ({found['role']}) calls tools, which only an assistant does; repair the row")
+        raise bad(f"{path} ({found['role']}) calls tools, which only an assistant does; repair the row")
     if calls:
         found["tool_calls"] = calls
     if not found.keys() & {*SAID, "tools"}:
-        raise bad(f"{place} ({found['role']}) has no content; repair the row")
+        raise bad(f"{path} ({found['role']}) has no content; repair the row")
     for key in ("name", "tool_call_id"):
         if turn.get(key) is not None:
-            found[key] = text_of(f"{place}.{key}", turn[key])
+            found[key] = text_of(f"{path}.{key}", turn[key])
     if (detail := turn.get("train_detail")) is not None:
         is_text = found.get("content") in (turn.get("content"), turn.get("value"))
-        found["train_detail"] = details_of(f"{place}.train_detail", detail, found.get("content") if is_text else None)
+        found["train_detail"] = details_of(f"{path}.train_detail", detail, found.get("content") if is_text else None)
         turn = {key: value for key, value in turn.items() if key != "train_detail"}
-    if not _is_learned(place, turn):
+    if not _is_learned(path, turn):
         found["train"] = False
     return in_order(turn, found)
 
 
-def content_of(place: str, content: Any) -> Message:
+def content_of(path: str, content: Any) -> Message:
     """Divide the content of a message into content, reasoning_content, calls and tools."""
     if content is None:
         return {}
     if not isinstance(content, list):
-        return {"content": text_of(f"{place}.content", content)}
+        return {"content": text_of(f"{path}.content", content)}
     found: Message = {}
     order = 0
     for position, part in enumerate(content):
-        at = f"{place}.content[{position}]"
+        at = f"{path}.content[{position}]"
         kind, value = _part(at, part)
         if kind == "tools":
             found["tools"] = [*found.get("tools", ()), *tools_of(value)]
@@ -78,32 +78,32 @@ def content_of(place: str, content: Any) -> Message:
     return found
 
 
-def _part(place: str, part: Any) -> tuple[str, Any]:
+def _part(path: str, part: Any) -> tuple[str, Any]:
     """Return the type and the value of a part of a content."""
     kind = part.get("type") if isinstance(part, Mapping) else None
     if not isinstance(kind, str) or kind not in {*_PART_ORDER, "tools"}:
         shown = kind_of(part) if kind is None else f"of type {str(kind)[:40]!r}"
-        raise bad(f"{place} is {shown}; parts of type text, reasoning, tool_call and tools are supported")
+        raise bad(f"{path} is {shown}; parts of type text, reasoning, tool_call and tools are supported")
     value = next((part[key] for key in ("value", kind, "text") if part.get(key) is not None), None)
     if value is None:
-        raise bad(f"{place} has no value; repair the row")
-    if not _is_learned(place, part):
-        raise bad(f"{place} is not to be learned, which only a whole message can say; divide the message")
+        raise bad(f"{path} has no value; repair the row")
+    if not _is_learned(path, part):
+        raise bad(f"{path} is not to be learned, which only a whole message can say; divide the message")
     return kind, value
 
 
-def add_reasoning(place: str, found: Message, turn: Mapping[str, Any]) -> None:
+def add_reasoning(path: str, found: Message, turn: Mapping[str, Any]) -> None:
     """Put the reasoning beside the content of a message into it, which has it once."""
-    texts = {text_of(f"{place}.reasoning_content", turn[key]) for key in _REASONINGS if turn.get(key) is not None}
+    texts = {text_of(f"{path}.reasoning_content", turn[key]) for key in _REASONINGS if turn.get(key) is not None}
     if not texts:
         return
     texts |= {found["reasoning_content"]} if "reasoning_content" in found else set()
     if len(texts) > 1:
-        raise bad(f"{place} has two different reasonings; keep one of {', '.join(_REASONINGS)}")
+        raise bad(f"{path} has two different reasonings; keep one of {', '.join(_REASONINGS)}")
     found["reasoning_content"] = texts.pop()
 
 
-def _is_learned(place: str, turn: Mapping[str, Any]) -> bool:
+def _is_learned(path: str, turn: Mapping[str, Any]) -> bool:
     """Return whether a message or a part is learned, by the keys of other trainers; without one, it is."""
     found = {}
     for key, value in turn.items():
@@ -111,68 +111,66 @@ def _is_learned(place: str, turn: Mapping[str, Any]) -> bool:
             continue
         if key not in _MARKS:
             raise bad(
-                f"{place}.{key} is not known, and may say what is learned; put train: false or true on whole messages "
-                "in its place, or remove it"
+                f"{path}.{key} is not known, and may say what is learned; put train: false or true on whole messages "
+                "instead, or remove it"
             )
         if not isinstance(value, bool | int | float) or value not in (0, 1):
-            raise bad(f"{place}.{key} is {repr(value)[:40]}; it must be 0 or 1 (false or true): repair the row")
+            raise bad(f"{path}.{key} is {repr(value)[:40]}; it must be 0 or 1 (false or true): repair the row")
         found[key] = bool(value) == _MARKS[key]
     if len(set(found.values())) > 1:
-        raise bad(f"{place}: {' and '.join(found)} contradict each other; keep one")
+        raise bad(f"{path}: {' and '.join(found)} contradict each other; keep one")
     return all(found.values())
 
 
-def refuse_media(place: str, holder: Mapping[str, Any]) -> None:
+def refuse_media(path: str, holder: Mapping[str, Any]) -> None:
     """Raise BadConversation if a row or a message has images, sounds or files."""
     if media := [key for key in _MEDIA if holder.get(key)]:
-        raise bad(f"{place} has {media[0]}, which are not supported; leave the row out")
+        raise bad(f"{path} has {media[0]}, which are not supported; leave the row out")
 
 
-def details_of(place: str, value: Any, content: Any) -> list[Message]:
+def details_of(path: str, value: Any, content: Any) -> list[Message]:
     """Return the parts of a content, from a list or JSON text; raises BadConversation if one is not of the content."""
-    parts = parsed(value, place)
+    parts = parsed(value, path)
     if not isinstance(parts, list) or not parts or not isinstance(content, str):
-        raise bad(
-            f"{place} is not a list of parts of a content that is text; repair the row, or put train in its place"
-        )
-    return [_detail(f"{place}[{number}]", part, content) for number, part in enumerate(parts)]
+        raise bad(f"{path} is not a list of parts of a content that is text; repair the row, or use train instead")
+    return [_detail(f"{path}[{number}]", part, content) for number, part in enumerate(parts)]
 
 
-def _detail(place: str, part: Any, content: str) -> Message:
+def _detail(path: str, part: Any, content: str) -> Message:
     names = ("begin_offset", "end_offset", "train")
     begin, end, train = map(part.get, names) if isinstance(part, Mapping) else (None, None, None)
     if not (type(begin) is type(end) is int and type(train) is bool and 0 <= begin <= end < len(content)):
         raise bad(
-            f"{place} is {repr(part)[:80]}; it must have begin_offset and end_offset, those of its first and last "
+            f"{path} is {repr(part)[:80]}; it must have begin_offset and end_offset, those of its first and last "
             f"of the content's {counted(len(content), 'character')}, and train (true or false): repair the row"
         )
     return dict(zip(names, (begin, end, train), strict=True))
 
 
-def calls_of(place: str, value: Any) -> list[Message]:
+def calls_of(path: str, value: Any) -> list[Message]:
     """Return the calls in an object, a list of objects, or JSON text of either."""
     if isinstance(value, str):
-        found = parsed(value, f"{place}: a tool call")
-        return [_call(place, one, is_text=True) for one in (found if isinstance(found, list) else [found])]
+        found = parsed(value, f"{path}: a tool call")
+        return [_call(path, one, is_text=True) for one in (found if isinstance(found, list) else [found])]
     listed = value if isinstance(value, list) else [] if value is None else [value]
-    return [_call(place, parsed(one, f"{place}: a tool call"), is_text=isinstance(one, str)) for one in listed]
+    return [_call(path, parsed(one, f"{path}: a tool call"), is_text=isinstance(one, str)) for one in listed]
 
 
-def _call(place: str, call: Any, *, is_text: bool) -> Message:
+def _call(path: str, call: Any, *, is_text: bool) -> Message:
     """Return a call with its keys in their order; a function that was text has its name first, as models write it."""
     function = (call.get("function") or call) if isinstance(call, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if function is None or not isinstance(name, str) or not name or call.get("type") not in (None, "function"):
-        raise bad(f"{place}: a tool call is not an object with the name and the arguments of a function; repair it")
+        raise bad(f"{path}: a tool call is not an object with the name and the arguments of a function; repair it")
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         arguments = _object_in(arguments)
     if arguments is not None and not isinstance(arguments, str | Mapping):
-        raise bad(f"{place}: the arguments of {name!r} are {kind_of(arguments)}, not an object; repair the row")
+        raise bad(f"{path}: the arguments of {name!r} are {kind_of(arguments)}, not an object; repair the row")
     made = {"name": name, "arguments": _without_nulls(arguments or {})}
     found: Message = {"type": "function", "function": made if is_text else in_order(function, made)}
     if call.get("id") is not None:
-        found["id"] = text_of(f"{place}: the id of a tool call", call["id"])
+        found["id"] = text_of(f"{path}: the id of a tool call", call["id"])
     return in_order(call, found)
 
 
@@ -195,13 +193,13 @@ def tools_of(value: Any) -> list[Any]:
     return [_tool(f"tools[{position}]", parsed(one, "tools")) for position, one in enumerate(value)]
 
 
-def _tool(place: str, tool: Any) -> Any:
+def _tool(path: str, tool: Any) -> Any:
     described = _without_nulls(tool)
     if isinstance(described, dict) and "function" not in described and "name" in described:
         described = {"type": "function", "function": described}
     function = described.get("function") if isinstance(described, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise bad(f"{place} does not describe a function with a name; repair the row, or set tools:")
+        raise bad(f"{path} does not describe a function with a name; repair the row, or set tools:")
     return described
 
 
@@ -217,7 +215,7 @@ def _without_nulls(value: Any, depth: int = 0) -> Any:
 
 
 def in_order(row: Mapping[str, Any], found: Message) -> Message:
-    """Return what was read of a row's mapping in the order of its keys; other keys come last."""
+    """Sort the keys that were read of a row's mapping as the row has them; other keys come last."""
     return {key: found[key] for key in (*row, *found) if key in found}
 
 
@@ -236,11 +234,11 @@ def parsed(value: Any, what: str) -> Any:
         raise bad(f"{what} is text that is not JSON ({message_of(error)}); repair the row") from error
 
 
-def text_of(place: str, value: Any) -> str:
+def text_of(path: str, value: Any) -> str:
     """Return a value that must be text; raises BadConversation."""
     if isinstance(value, str):
         return value
-    raise bad(f"{place} is {kind_of(value)}, not text; repair the row")
+    raise bad(f"{path} is {kind_of(value)}, not text; repair the row")
 
 
 def kind_of(value: Any) -> str:

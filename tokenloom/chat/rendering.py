@@ -105,7 +105,7 @@ class ChatRenderer:
 
 
 def stop_as_text(definition: ChatDefinition, tokenizer: Tokenizer) -> str:
-    """Return what ends a turn, and how many tokens it is, as a clause of a message; "" if a token ends it, or nothing.
+    """Name the text that ends a turn, and its number of tokens, in a clause; "" if a token ends it, or nothing.
 
     Example: "'<|im_end|>', which ends a turn in the template, is not a token of gpt2 but 7 ordinary tokens there".
     """

@@ -92,13 +92,13 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return super().call(*args, **kwargs)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Return what Jinja's sandbox returns, faster for the keys of a message."""
+        """Look up an attribute as Jinja's sandbox does, faster for the keys of a message."""
         if type(obj) is dict and attribute in obj and attribute not in _OF_DICT:
             return obj[attribute]
         return super().getattr(obj, attribute)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Return what Jinja's sandbox says, which asks only for the type of an object."""
+        """Ask Jinja's sandbox once for each type of object, which is all that its answer depends on."""
         key = (type(obj), attr)
         if key not in self._are_safe:
             self._are_safe[key] = super().is_safe_attribute(obj, attr, value)
@@ -253,7 +253,7 @@ class ChatTemplate:
         )
         try:
             return "".join(self._template.root_render_func(context))
-        except (SpecError, InputError, MemoryError):  # of the spec or the machine: the row must not be skipped
+        except (SpecError, InputError, MemoryError):  # not of the row, so it must not be skipped
             raise
         except Exception as error:  # a template can make Python raise anything
             problem = message_of(error)

@@ -156,7 +156,7 @@ class _Probe:
         )
 
     def headers(self) -> set[str]:
-        """Return what begins messages that follow one which ends as it does where nothing follows."""
+        """Return the headers of messages, seen after a message that ends as it does where nothing follows."""
         headers, turns = self._begins(_BEFORE, _SYSTEM), [[_USER, turn] for turn in _TURNS]
         for message in (_USER, _OUTPUT, _REPLY):
             found = self._begins(_BEFORE, message)
@@ -166,7 +166,7 @@ class _Probe:
         return headers
 
     def _begins(self, befores: list[list[Message]], message: Message, *, after_ends: bool = False) -> set[str]:
-        """Return what begins a message after others, or only after those that end with text, or with a token."""
+        """Return the headers of a message after others, or only after those that end with text, or with a token."""
         is_turn = befores[0][-1]["role"] == "assistant"
         return _written(
             after[len(self._same(last, after)) :]
@@ -176,7 +176,7 @@ class _Probe:
         )
 
     def endings(self, headers: re.Pattern[str]) -> set[str]:
-        """Return what follows the last texts of turns, from the first stop token to the last."""
+        """Return the texts after the last pieces of turns, from the first stop token to the last."""
         endings = set[str]()
         for last, after in self._borders([[_USER, turn] for turn in _TURNS], [_USER, _OUTPUT, _REPLY, _SYSTEM]):
             ends, found = [last, self._same(last, after)], list(headers.finditer(after))
@@ -194,7 +194,7 @@ class _Probe:
         return bool(has_text) or len(self._same(last, turn).strip()) > len(end.strip())
 
     def starts(self, prompt: re.Pattern[str]) -> dict[str, set[str]]:
-        """Return what always stands before a turn without a generation prompt, by the role of the message before it."""
+        """Return the text that precedes each turn without a generation prompt, by the role of the message before."""
         starts = dict[str, set[str]]()
         for before in ([], *_BEFORE, *_OUTPUTS, [_USER, _REPLY]):
             plain, *others = (self._after([*before, turn], len(before) - 1) for turn in _TURNS)
@@ -210,7 +210,7 @@ class _Probe:
         return added[-1] if added else ""
 
     def _borders(self, befores: list[list[Message]], nexts: list[Message]) -> Iterator[tuple[str, str]]:
-        """Return what is after the last message of conversations where nothing follows, and where something does."""
+        """Yield the text after the last message of conversations where nothing follows, and where something does."""
         for messages in befores:
             last = self._after(messages, len(messages) - 1)
             afters = (self._after([*messages, message], len(messages) - 1) for message in nexts)
@@ -221,13 +221,13 @@ class _Probe:
         return list(self._special.finditer(text))
 
     def _same(self, one: str, other: str) -> str:
-        """Return what two texts begin with in common, without a part of an added token of either."""
+        """Return the common start of two texts, without a part of an added token of either."""
         num_same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
         matches = (match.span() for text in (one, other) for match in self._added.finditer(text))
         return one[: min((start for start, end in matches if start < num_same < end), default=num_same)]
 
     def _after(self, messages: list[Message], index: int, *, add_generation_prompt: bool = False) -> str | None:
-        """Return what is after the last piece of a message, before the next piece; None if it can't be rendered.
+        """Return the text between the last piece of a message and the next piece; None if it can't be rendered.
 
         A template may write a piece several times, also with a later message, as the name of a function with its
         output. How often it does so in the message is seen when that is the last one.

@@ -23,7 +23,7 @@ from tokenloom.tokenizers.patterns import SPACE_MARK, SPACES_TO_MARKS
 FILE = "tokenizer.model"
 BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
 _PIECES, _TRAINER, _NORMALIZER, _SELF_TEST, _DENORMALIZER = range(1, 6)
-_NUM_BYTES = {1: 8, 5: 4}  # of values of fixed length, by their type
+_NUM_BYTES = {1: 8, 5: 4}  # by wire type
 _LAST_TRAINER_FIELD = 55  # the last that sentencepiece 0.2.3 writes
 _NORMALIZER_NAME, _ADD_DUMMY_PREFIX = 1, 3
 # The part of a field, its number, its default, the supported value, and the reason why no other one is.
