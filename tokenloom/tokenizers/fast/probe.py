@@ -353,7 +353,7 @@ def _word_between_others(word: str) -> str:
 
 @cache
 def _marks() -> list[str]:
-    """List texts that a normal form may reorder or join: a mark with one of each class, pairs of Jamo, decompositions."""
+    """List texts that a normal form may change: a mark with one of each class, pairs of Jamo, decompositions."""
     marks = [chr(code) for code in assigned() if unicodedata.combining(chr(code))]
     one_of_class = {unicodedata.combining(mark): mark for mark in reversed(marks)}.values()
     leading, vowels, trailing, syllables = ([*map(chr, codes)] for codes in _HANGUL)
