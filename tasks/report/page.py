@@ -140,12 +140,8 @@ class Histogram:
 def histograms(counts: Sequence[float]) -> list[Histogram]:
     """Draw documents or tokens by bin of the length, with the median and two quantiles, a width each."""
     values = [max(1.0, value) for value in length_quantiles(counts, _MARKED)]
-    names = [f"{quantile_name(share)} {_length(value)}" for share, value in zip(_MARKED, values, strict=True)]
+    names = [f"{quantile_name(share)} {short(value)}" for share, value in zip(_MARKED, values, strict=True)]
     return [_histogram(by_doubling(counts), [math.log2(value) for value in values], names, width) for width in _WIDTHS]
-
-
-def _length(value: float) -> str:
-    return f"{value:,.0f}" if value < 9999.5 else short(value)
 
 
 def _histogram(

@@ -16,7 +16,6 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from tokenloom.storage.formats.statistics import DocumentCounts
-from tokenloom.tasks.running.progress import STEPS, step_label
 from tokenloom.wording import counted, described_tokenizer, shown_bytes, shown_time
 
 _UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
@@ -57,11 +56,9 @@ def templates() -> Environment:
         "short": short,
         "shown_bytes": shown_bytes,
         "shown_time": shown_time,
-        "step_label": step_label,
     }
     environment.tests["code"] = _INDENTED.search
-    environment.globals |= {"STEPS": STEPS, "change": change, "percent_of": percent_of, "token_name": token_name}
-    environment.globals["style"] = Markup(_read("style.css"))
+    environment.globals |= {"change": change, "percent_of": percent_of, "style": Markup(_read("style.css"))}
     return environment
 
 

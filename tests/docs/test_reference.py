@@ -92,8 +92,8 @@ def test_every_command_and_option_is_described() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_example_of_a_command_is_accepted_and_shown_by_its_help(name: str) -> None:
-    command = help_of(name)
-    assert command.description.startswith(f"{COMMANDS[name][0].upper()}{COMMANDS[name][1:]}.")
+    command, text = help_of(name), COMMANDS[name].text
+    assert command.description.startswith(f"{text[0].upper()}{text[1:]}.")
     assert command.example.split(" ")[0] == name
     make_parser().parse_args(shlex.split(command.example))
     shown = _PARSERS[name].format_help()

@@ -104,7 +104,7 @@ def test_the_deployments_exist_and_the_nightly_schedules_are_inactive(up: Up) ->
         build = client.read_deployment_by_name("build-dataset/build-dataset")
         nightly = client.read_deployment_by_name("build-a-spec-file/build-a-spec-file")
         collect = client.read_deployment_by_name("collect-garbage/collect-garbage")
-        pages = {name.partition("/")[2]: client.read_deployment_by_name(name).id for name in NAMES}
+        pages = {label: client.read_deployment_by_name(name).id for label, name in NAMES.items()}
     root = f"{up.url.removesuffix('/api')}/v2/deployments/deployment"
     assert deployment_pages(up.url) == {name: f"{root}/{page}" for name, page in pages.items()}
     assert (build.entrypoint, build.pull_steps) == ("tokenloom.flows.build_dataset.build_dataset", [])

@@ -28,7 +28,7 @@ def ui(up: Up, browser: Page) -> tuple[Path, Page]:
 
 def open_form(page: Page) -> None:
     """Open the form of build-dataset; tests.up.walk comes to it by clicks."""
-    page.driver.get(deployment_pages(f"{page.url}/api")["build-dataset"] + "/run")
+    page.driver.get(deployment_pages(f"{page.url}/api")["without a file"] + "/run")
     page.field("Dataset")
 
 

@@ -68,15 +68,9 @@ def report(error: BaseException, *, as_json: bool = False, debug: bool = False, 
     if debug and not isinstance(error, KeyboardInterrupt):
         sys.stderr.write(printable("".join(traceback.format_exception(error))))
     message = _message(error, is_resumable)
-    prefix, suffix, code = "tokenloom: ", "", FAILED
-    if isinstance(error, UsageError):
-        prefix, code = error.usage, error.exit_code
-    elif isinstance(error, KeyboardInterrupt):
-        prefix, code = "", error.exit_code if isinstance(error, Terminated) else INTERRUPTED
-    elif isinstance(error, TokenloomError):
-        code = error.exit_code
-    elif not _is_of_system(error):
-        suffix = "--debug shows where"
+    code = getattr(error, "exit_code", INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED)
+    prefix = getattr(error, "usage", "" if isinstance(error, KeyboardInterrupt) else "tokenloom: ")
+    suffix = "" if isinstance(error, _EXPECTED) or _is_of_system(error) else "--debug shows where"
     if sys.stderr.isatty() and not isinstance(error, KeyboardInterrupt):
         usage = prefix.rpartition("\n")[0]
         sys.stderr.write(f"{usage}\n" if usage else "")

@@ -190,6 +190,6 @@ def make_parser() -> argparse.ArgumentParser:
     shared.add_argument("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
     shared.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_CommandParser)
-    for name, text in COMMANDS.items():
-        commands.add_parser(name, parents=[shared], help=text)
+    for name, command in COMMANDS.items():
+        commands.add_parser(name, parents=[shared], help=command.text)
     return parser

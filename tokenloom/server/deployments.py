@@ -21,13 +21,13 @@ from tokenloom.automations import install_crash_automation
 from tokenloom.errors import TokenloomError
 from tokenloom.server.known_server import POOL, page_of
 
-NAMES = (
-    "build-a-spec-file/build-a-spec-file",
-    "build-dataset/build-dataset",
-    "verify-dataset/verify-dataset",
-    "collect-garbage/collect-garbage",
-    "export-dataset/export-dataset",
-)
+NAMES = {  # FLOW/NAME by its label in the output of `tokenloom up`
+    "build": "build-a-spec-file/build-a-spec-file",
+    "without a file": "build-dataset/build-dataset",
+    "verify": "verify-dataset/verify-dataset",
+    "collect": "collect-garbage/collect-garbage",
+    "export": "export-dataset/export-dataset",
+}
 _OF_THE_WORKER = ("command", "env", "working_dir")
 _FILE = Path(__file__).parents[1] / "prefect.yaml"
 
@@ -55,14 +55,14 @@ def deploy_all(url: str, heartbeat_seconds: int) -> None:
 
 
 def deployment_pages(url: str) -> dict[str, str]:
-    """Return the URL of each deployment's page in the UI, by name.
+    """Return the URL of each deployment's page in the UI, by label.
 
     Args:
         url: the URL of the server's API.
     """
     with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as client:
-        found = [client.read_deployment_by_name(name) for name in NAMES]
-    return {each.name: page_of(url, f"deployments/deployment/{each.id}") for each in found}
+        ids = {label: client.read_deployment_by_name(name).id for label, name in NAMES.items()}
+    return {label: page_of(url, f"deployments/deployment/{each}") for label, each in ids.items()}
 
 
 def _ensure_pool(client: SyncPrefectClient) -> None:

@@ -37,7 +37,7 @@ _STOP_SECONDS = 20
 
 @dataclass(frozen=True)
 class Services:
-    """What runs: the URL of the server's API, and each deployment's page by name."""
+    """What runs: the URL of the server's API, and each deployment's page by label."""
 
     url: str
     pages: dict[str, str]

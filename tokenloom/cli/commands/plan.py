@@ -176,6 +176,8 @@ def _why_not_writable(store: Store) -> str | None:
 
 
 def _print_plan(out: Output, planned: BuildPlan, estimate: Estimate | None, value: Json) -> None:
+    from tokenloom.storage.formats.version_files import GateResult
+    from tokenloom.tasks.building.gates import gate_line
     from tokenloom.tasks.building.input_messages import input_messages, left_out_messages
 
     for message in (*left_out_messages(planned.left_out), *input_messages(planned.inputs)):
@@ -190,7 +192,9 @@ def _print_plan(out: Output, planned: BuildPlan, estimate: Estimate | None, valu
         _print_chat(out, value["chat"])
     if planned.published:
         out.line(value["file_check"])
-        _print_gates(out, value["gates"])
+        for gate in value["gates"]:
+            then = "" if gate["passed"] else "; a build ends with exit code 3 and moves no tag"
+            out.line(f"{gate_line(GateResult(**gate))}{then}")
     elif planned.limits:
         limits = ", ".join(f"{name} {limit:,}" for name, limit in planned.limits.items())
         out.line(f"checks before it is published: {limits}")
@@ -210,15 +214,6 @@ def _print_chat(out: Output, chat: Json) -> None:
     if chat["place"]:
         out.line(f"the first, {chat['place']}; what is learned is marked:")
         print_runs(out, chat["first"], _CONVERSATION_CHARS)
-
-
-def _print_gates(out: Output, gates: list[Json]) -> None:
-    from tokenloom.storage.formats.version_files import GateResult
-    from tokenloom.tasks.building.gates import gate_line
-
-    for gate in gates:
-        then = "" if gate["passed"] else "; a build ends with exit code 3 and moves no tag"
-        out.line(f"{gate_line(GateResult(**gate))}{then}")
 
 
 def _print_estimate(out: Output, estimate: Estimate, *, is_encoded: bool) -> None:

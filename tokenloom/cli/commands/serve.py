@@ -13,14 +13,6 @@ from tokenloom.errors import TokenloomError
 from tokenloom.flows.store_links import PREFIX
 from tokenloom.server.known_server import POOL, default_home, explaining_server_errors, heartbeat_seconds, known_url
 
-_PAGES = {
-    "build": "build-a-spec-file",
-    "without a file": "build-dataset",
-    "verify": "verify-dataset",
-    "collect": "collect-garbage",
-    "export": "export-dataset",
-}
-
 
 def up(
     *,
@@ -47,8 +39,12 @@ def up(
 
     def show(services: Services) -> None:
         address = services.url.removesuffix("/api")
-        pages = {name: services.pages[deployment] for name, deployment in _PAGES.items()}
-        shown = {"Prefect UI": address, **pages, "catalogues": f"{address}{PREFIX}", "data and logs": str(home)}
+        shown = {
+            "Prefect UI": address,
+            **services.pages,
+            "catalogues": f"{address}{PREFIX}",
+            "data and logs": str(home),
+        }
         shown["relative paths"] = f"from {os.environ['TOKENLOOM_HOME']} (TOKENLOOM_HOME)"
         for name, text in shown.items():
             out.line(f"{name:<15} {text}")
@@ -74,7 +70,7 @@ def deploy(*, out: Output) -> Result:
     heartbeat = heartbeat_seconds(url)
     with explaining_server_errors(url):
         deploy_all(url, heartbeat)
-    out.line(f"deployed {', '.join(name.partition('/')[2] for name in NAMES)} to {url}, work pool {POOL}")
+    out.line(f"deployed {', '.join(name.partition('/')[2] for name in NAMES.values())} to {url}, work pool {POOL}")
     out.line(f"a run without a heartbeat for {3 * heartbeat} s counts as dead")
     out.line(f"next: prefect worker start --pool {POOL}")
-    return Result({"url": url, "deployments": list(NAMES)})
+    return Result({"url": url, "deployments": list(NAMES.values())})
