@@ -414,15 +414,6 @@ def test_names_are_utf8_in_an_ascii_locale(tmp_path: Path) -> None:
     )
 
 
-def test_a_build_needs_no_proc(project: Path) -> None:
-    hidden = 'mount -t tmpfs none /proc && exec "$@"'
-    command = [*_unshared("--user", "--map-root-user", "--mount", "sh", "-c", hidden, "sh"), *_COMMAND]
-    command += ["build", "spec.yaml", "--direct", "--workers", "2", "--json"]
-    done = _execute(project, command)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout)["published"] is True
-
-
 def _unshared(*arguments: str) -> list[str]:
     """Return the start of a command that runs in namespaces of its own; skip the test if there are none."""
     command = ["unshare", *arguments]

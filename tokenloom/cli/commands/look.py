@@ -26,13 +26,6 @@ from tokenloom.storage.versions.references import (
     parse_reference,
     resolve,
 )
-from tokenloom.tasks.report.catalogue import (
-    list_versions,
-    read_tags,
-    render_catalogue,
-    try_to_write_catalogue,
-    write_catalogue,
-)
 from tokenloom.wording import (
     counted,
     counted_rows,
@@ -92,6 +85,8 @@ def _listed_dataset(store: Store, name: str) -> Json | None:
 
 def _list_versions(store: Store, out: Output) -> Result:
     """List the versions, newest first, and the damage to tags and manifests."""
+    from tokenloom.tasks.report.catalogue import list_versions, read_tags
+
     tags_of, damaged = read_tags(store)
     names = list(filter(VERSION_PATTERN.match, store.names("versions")))
     versions = [
@@ -207,6 +202,8 @@ def _write_report(reference: str, output: Path | None) -> Json:
 
 
 def _write_catalogue(root: str, folder: Store, output: Path | None) -> Json:
+    from tokenloom.tasks.report.catalogue import render_catalogue, write_catalogue
+
     if output is None:
         path, num_bytes = write_catalogue(root)
     else:
@@ -216,6 +213,8 @@ def _write_catalogue(root: str, folder: Store, output: Path | None) -> Json:
 
 def refresh_catalogue(store: Store) -> None:
     """Write the catalogue of a dataset's store again; if that fails, say so on stderr and go on."""
+    from tokenloom.tasks.report.catalogue import try_to_write_catalogue
+
     if problem := try_to_write_catalogue(store):
         print_status(problem)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tokenloom.cli.arguments import AllowTryout, Argument, Dataset, Reason, Ref, StoreOrDataset, Tag, integer_in
 from tokenloom.cli.commands.look import refresh_catalogue
@@ -23,7 +23,6 @@ from tokenloom.storage.versions.references import (
     resolve,
     why_missing,
 )
-from tokenloom.tasks.retention import DatasetUsage, Policy, collect, measure
 from tokenloom.wording import counted, seconds_of, shown_bytes, shown_time
 
 
@@ -134,6 +133,9 @@ def _moved(out: Output, store: Store, tag: str, before: tags.TagEntry | None, en
     return Result({"reference": reference, "tag": tag, "moved": moved, **asdict(entry)})
 
 
+if TYPE_CHECKING:
+    from tokenloom.tasks.retention import DatasetUsage
+
 _DAY = 86400.0
 _KeepLast = Annotated[int, Argument("N", integer_in(0, 10**6), "keep the N versions that were published last")]
 _Grace = Annotated[
@@ -148,6 +150,8 @@ def du(store: StoreOrDataset, *, keep_last: _KeepLast = 3, grace: _Grace = 14 * 
     Example:
         du store
     """
+    from tokenloom.tasks.retention import Policy, measure
+
     folder = open_store(store)
     datasets = [measure(each, Policy(keep_last, grace)) for each in _datasets(store, folder)]
     for usage in datasets:
@@ -168,6 +172,8 @@ def gc(
     Example:
         gc store/news --keep-last 5
     """
+    from tokenloom.tasks.retention import Policy, collect
+
     store = parse_dataset(dataset)
     found = collect(store, Policy(keep_last, grace), delete=delete)
     if rows := found.rows():
