@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tokenloom.cli.arguments import LEARN, Argument, Ref, positive
 from tokenloom.cli.output import Json, Output, Result, shown_origin
 from tokenloom.errors import InputError
-from tokenloom.reader.samples import Decoder, decode
+from tokenloom.reader.samples import Decoder, decode, version_tokenizer
 from tokenloom.storage.formats.arrays import AnyArray
 from tokenloom.storage.formats.classes import ENDS_TURN, PLAIN_TEXT, ROLE_BITS, ROLES, learned_classes, parse_policy
 from tokenloom.storage.versions.document_tables import VersionTables
@@ -26,11 +26,7 @@ from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.wording import counted, printable, printable_line
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from tokenloom.reader.samples import Decoder
+_MAX_RUNS = 200  # shown of a document
 
 
 def peek(
@@ -70,8 +66,6 @@ def _print(out: Output, document: Json, chars: int) -> None:
     if runs is None:
         out.lines(document["text"])
     else:
-        from tokenloom.cli.commands.peek import print_runs
-
         print_runs(out, runs, chars)
 
 
@@ -80,8 +74,6 @@ def _documents(tables: VersionTables, split: str, count: int, chars: int, learne
 
     A conversation has the `runs` of its tokens too.
     """
-    from tokenloom.reader.samples import decode, version_tokenizer
-
     tokenizer = version_tokenizer(tables.store, tables.manifest)
     for entry in tables.manifest.splits[split].shards:
         if not entry.documents:
@@ -97,8 +89,6 @@ def _documents(tables: VersionTables, split: str, count: int, chars: int, learne
 
 def _runs(tokenizer: Decoder, shard: StoredShard, start: int, end: int, learned: NDArray[np.bool_]) -> Json:
     """Divide tokens [start, end) of a shard, a conversation, into runs; nothing for plain text."""
-    from tokenloom.cli.commands.peek import class_runs
-
     if int(shard.classes(start, start + 1)[0]) & ROLE_BITS == PLAIN_TEXT:
         return {}
     return {"runs": class_runs(tokenizer, shard.tokens(start, end), shard.classes(start, end), learned)}
@@ -120,47 +110,33 @@ def _add_conversations(tables: VersionTables, documents: list[Json]) -> None:
             document["conversation"] = None if text is None else json.loads(text)
 
 
-_MAX_RUNS = 200  # shown of a document
+def class_runs(tokenizer: Decoder, ids: AnyArray, classes: NDArray[np.uint8], learned: NDArray[np.bool_]) -> list[Json]:
+    """Divide a document into runs of tokens [start, end) that have one role and are all learned, or all not.
 
-
-class ClassRun(TypedDict):
-    """Tokens [start, end) of a document that have one role and are all learned, or all not; `ends_turn`: its last."""
-
-    start: int
-    end: int
-    role: str
-    learned: bool
-    ends_turn: bool
-    text: str
-
-
-def class_runs(
-    tokenizer: Decoder, ids: AnyArray, classes: NDArray[np.uint8], learned: NDArray[np.bool_]
-) -> list[ClassRun]:
-    """Return the runs of the (n,) ids of a document and their classes, for a policy of (256,) classes."""
+    Args:
+        tokenizer: decodes the ids.
+        ids: (n,)
+        classes: (n,) of the tokens.
+        learned: (256,) whether a class is learned.
+    """
     shown = (classes & ROLE_BITS) + 16 * learned[classes]
     cuts = [0, *(np.flatnonzero(np.diff(shown)) + 1).tolist(), len(ids)]
+    roles = classes & ROLE_BITS
     return [
-        ClassRun(
-            start=start,
-            end=end,
-            role=role_of(int(classes[start])),
-            learned=bool(learned[classes[start]]),
-            ends_turn=bool(classes[end - 1] & ENDS_TURN),
-            text=decode(tokenizer, ids[start:end]),
-        )
+        {
+            "start": start,
+            "end": end,
+            "role": ROLES[roles[start]] if roles[start] < len(ROLES) else f"role {roles[start]}",
+            "learned": bool(learned[classes[start]]),
+            "ends_turn": bool(classes[end - 1] & ENDS_TURN),
+            "text": decode(tokenizer, ids[start:end]),
+        }
         for start, end in pairwise(cuts)
         if start < end
     ]
 
 
-def role_of(token_class: int) -> str:
-    """Name the role of a class; "role 12" for one that this release does not know."""
-    role = token_class & ROLE_BITS
-    return ROLES[role] if role < len(ROLES) else f"role {role}"
-
-
-def print_runs(out: Output, runs: Sequence[ClassRun], chars: int) -> None:
+def print_runs(out: Output, runs: Sequence[Json], chars: int) -> None:
     """Print runs, at most `chars` characters of each."""
     for run in runs[:_MAX_RUNS]:
         for name, line in _lines(run, chars):
@@ -169,7 +145,7 @@ def print_runs(out: Output, runs: Sequence[ClassRun], chars: int) -> None:
         out.line(f"    and {len(runs) - _MAX_RUNS:,} more parts")
 
 
-def _lines(run: ClassRun, chars: int) -> Iterator[tuple[str, str]]:
+def _lines(run: Json, chars: int) -> Iterator[tuple[str, str]]:
     """Yield (role, line) of each line of a run; the role stands only before the first."""
     text = run["text"]
     text = text if len(text) <= chars else text[:chars] + "..."
