@@ -9,7 +9,6 @@ import re
 import socket
 import time
 import warnings
-from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
