@@ -15,7 +15,7 @@ from tests.builders.distributions import Distributions, build_distributions
 from tests.counts import SUMMARY, count
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.prefect_servers import migrated_home
-from tests.servers.s3_server import proxied_s3, s3_server
+from tests.servers.s3_server import s3_server, sent_through
 from tokenloom.storage.stores import urls
 
 pytest_plugins = ["tests.without_torch"]
@@ -68,15 +68,24 @@ def s3_url() -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def shared_proxy(s3_url: str) -> Iterator[FaultyProxy]:
+    """The proxy before the S3 server. Its address stays, so that this process needs one client, which is slow."""
+    with FaultyProxy(s3_url) as proxy:
+        yield proxy
+
+
 @pytest.fixture
-def s3_proxy(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
+def s3_proxy(shared_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
     """A proxy before the S3 server that fails as planned; the environment sends s3:// through it.
 
     This process waits only briefly between its tries.
     """
     monkeypatch.setattr(urls, "KINDS", tuple(kind._replace(tries=4) for kind in urls.KINDS))
-    with proxied_s3(s3_url) as proxy:
-        yield proxy
+    shared_proxy.forget()
+    with sent_through(shared_proxy):
+        yield shared_proxy
+    shared_proxy.forget()
 
 
 #: Folders whose tests share a server or a site and so run in one process; otherwise each file runs in one process.

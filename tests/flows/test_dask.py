@@ -18,7 +18,8 @@ import pytest
 from tests.builders.chats import with_chats
 from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
 from tests.counts import count, full_only
-from tests.servers.s3_server import BUCKET, proxied_s3, upload
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.s3_server import BUCKET, sent_through, upload
 from tokenloom.errors import InputError, TokenloomError
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec.build_spec import BuildSpec
@@ -76,9 +77,9 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def address(s3_url: str, killed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def address(shared_proxy: FaultyProxy, killed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a cluster."""
-    with proxied_s3(s3_url), pytest.MonkeyPatch.context() as patch:
+    with sent_through(shared_proxy), pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOKENLOOM_TEST_KILLED", str(killed))
         with _cluster(tmp_path_factory.mktemp("cluster")) as address:
             yield address
@@ -185,5 +186,5 @@ def test_workers_that_share_only_s3_change_no_bytes_even_if_one_is_killed(
         result = build_dataset(spec)
     assert killed.exists()
     same = _elsewhere(spec, tmp_path)
-    assert listed_files(spec, result["version"]) == listed_files(same, build(same, num_workers=2).version)
+    assert listed_files(spec, result["version"]) == listed_files(same, build(same).version)
     assert listed_files(spec, result["version"], ".tok") == listed_files(local, build(local).version, ".tok")

@@ -25,21 +25,28 @@ class FaultyProxy:
 
     def __init__(self, upstream: str) -> None:
         self.upstream = urlsplit(upstream).netloc
+        self.release = threading.Event()  # ends "hold"
+        self.counting = threading.Lock()
+        self.creating = threading.Lock()  # moto looks whether there is an object, then writes it: S3 does both at once
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.proxy = self
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all faults and counts, as if the proxy were new."""
         self.faults: dict[str, deque[str]] = {name: deque() for name in ("GET", "HEAD", "PUT", "POST", "LIST")}
         self.always = "ok"  # the fault of GETs of objects when none is planned
         self.seen: list[tuple[str, str, int]] = []  # method, path, bytes of the body sent
         self.bytes_up = 0  # of all bodies that came
         self.num_faults = 0
-        self.release = threading.Event()  # ends "hold"
+        self.release.set()
+        self.release = threading.Event()
         self.refused = ""  # a method that is answered with 403
         self.web_page, self.web_type = b"", "text/html"
         self.page = 0  # names in a page of a listing; 0 as the store likes
         self._listing, self._listing_always = "", "ok"
-        self._rate, self._random, self.counting = 0.0, random.Random(0), threading.Lock()
-        self.creating = threading.Lock()  # moto looks whether there is an object, then writes it: S3 does both at once
-        self._server = _Server(("127.0.0.1", 0), _Handler)
-        self._server.proxy = self
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._rate, self._random = 0.0, random.Random(0)
 
     def __enter__(self) -> FaultyProxy:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()

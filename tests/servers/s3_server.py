@@ -56,13 +56,13 @@ def s3_server() -> Iterator[str]:
 
 
 @contextmanager
-def proxied_s3(url: str) -> Iterator[FaultyProxy]:
-    """Put a proxy that fails as planned before the S3 server; meanwhile the environment sends s3:// through it."""
-    with FaultyProxy(url) as proxy, pytest.MonkeyPatch.context() as patch:
+def sent_through(proxy: FaultyProxy) -> Iterator[None]:
+    """Have the environment send s3:// through a proxy before the S3 server."""
+    with pytest.MonkeyPatch.context() as patch:
         for name, value in {**S3_ENVIRONMENT, "AWS_ENDPOINT_URL": proxy.url}.items():
             patch.setenv(name, value)
         patch.delenv("AWS_PROFILE", raising=False)
-        yield proxy
+        yield
 
 
 def put(url: str, key: str, data: bytes = b"") -> None:
