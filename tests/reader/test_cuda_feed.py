@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 
 from tests.builders.late_cuda import pretend_cuda
@@ -156,6 +154,9 @@ def test_no_batch_on_a_device_is_an_inference_tensor(reference: str, device: str
 
 @cuda_only
 def test_attention_within_documents_is_the_same_in_three_ways(reference: str) -> None:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention  # late: a second of imports
+    from torch.nn.attention.varlen import varlen_attn
+
     fields = ("document_ids", "position_ids", "cu_seqlens")
     data = TokenDataset(reference, seq_len=128, packing="best_fit", fields=fields)
     batch = next(TokenLoader(data, 2, device="cuda"))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, normalizers
 
-from tests.counts import FULL, every
+from tests.counts import FULL, every, full_only
 from tests.tokenloom.test_fast_encoders import changed, ids_of, loaded, train
 from tests.tokenloom.test_sentencepiece_encoder import _RUNS, piece
 from tests.tokenloom.test_sentencepiece_encoder import loaded as loaded_model
@@ -217,10 +217,9 @@ def test_the_probe_proves_a_model_and_finds_no_odd_character() -> None:
 @pytest.mark.parametrize(
     "model",
     [
-        lambda: train_model(vocab_size=339) + piece("amet", -1e8) + _RUNS,  # another one
-        lambda: train_model() + piece("\u2581" * 2) + piece("\u2581" * 3),
+        pytest.param(lambda: train_model(vocab_size=339) + piece("amet", -1e8) + _RUNS, id="a score", marks=full_only),
+        pytest.param(lambda: train_model() + piece("\u2581" * 2) + piece("\u2581" * 3), id="runs of spaces"),
     ],
-    ids=["a score", "runs of spaces"],
 )
 def test_the_probe_refuses_another_model(model: Callable[[], bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     other = parts_of(loaded_model(model()))
