@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +65,10 @@ def with_chats(spec: BuildSpec, folder: Path, num_rows: int) -> BuildSpec:
     rows = [conversation(f"said {i}", f"answered {i} " * (1 + i % 9)) for i in range(num_rows)]
     chats = chat_spec(folder, rows)
     return spec.model_copy(update={"sources": [*spec.sources, *chats.sources], "chat": chats.chat})
+
+
+def bracketed(parts: Iterable[Any], learned: Iterable[bool], text_of: Callable[[list[Any]], str] = "".join) -> str:
+    """Return the text of characters or ids with double brackets around those that are learned."""
+    runs = groupby(zip(parts, learned, strict=True), key=lambda pair: bool(pair[1]))
+    texts = [(is_learned, text_of([part for part, _ in run])) for is_learned, run in runs]
+    return "".join(f"[[{text}]]" if is_learned else text for is_learned, text in texts)

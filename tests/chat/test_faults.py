@@ -6,7 +6,6 @@ What is compared is a text: a conversation as its ids decode, what is learned of
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from tests.builders.chat_tokenizer import CHATML, FORGETFUL, MARKED, OBSERVING, write_chat_tokenizer
+from tests.builders.chats import bracketed
 from tokenloom.chat.conversation import ChatDefinition, canonical
 from tokenloom.chat.encoding import ChatEncoder
 from tokenloom.chat.layouts import normalized
@@ -95,11 +95,7 @@ class Maker:
 def shown(made: Made) -> str:
     """Return the text of a conversation with brackets around what is learned by default."""
     learned = learned_classes("assistant")[made.classes]
-    parts = []
-    for is_learned, run in groupby(zip(made.ids, learned, strict=True), key=lambda pair: bool(pair[1])):
-        text = made.tokenizer.decode(np.array([token for token, _ in run]))
-        parts.append(f"[[{text}]]" if is_learned else text)
-    return "".join(parts)
+    return bracketed(made.ids, learned, lambda ids: made.tokenizer.decode(np.array(ids)))
 
 
 def _through_arrow(conversation: dict[str, Any]) -> dict[str, Any]:

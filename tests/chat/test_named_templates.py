@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tiktoken
 
-from tests.builders.chats import chat_spec, conversation
+from tests.builders.chats import bracketed, chat_spec, conversation
 from tests.builders.datasets import build
 from tokenloom.chat.conversation import ChatDefinition, canonical
 from tokenloom.chat.rendering import ChatRenderer, stop_as_text
@@ -88,11 +88,7 @@ def test_a_named_template_writes_the_format_of_its_family_and_learns_the_turns(n
     added = [AddedToken(text, number, special=True) for number, text in enumerate(tokens)]
     rendered = ChatRenderer(named_definition(name), added, name).render(canonical({"messages": _MESSAGES}))
     flags = learned_classes("assistant")[list(rendered.classes)]
-    shown, before = "", False
-    for char, flag in zip(rendered.text, flags.tolist(), strict=True):
-        shown += ("[[" if flag else "]]") * (flag != before) + char
-        before = flag
-    assert shown + "]]" * before == expected
+    assert bracketed(rendered.text, flags) == expected
     assert (rendered.num_turns, rendered.num_ended) == (2, 2)
     prompt = ChatTemplate(named_definition(name)).render(_MESSAGES[:4], add_generation_prompt=True)
     assert rendered.text.startswith(prompt)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 from tests.builders.chat_tokenizer import MARKED, write_chat_tokenizer
+from tests.builders.chats import bracketed
 from tests.builders.datasets import build, make_spec
 from tokenloom.reader.batch import document_mask
 from tokenloom.reader.dataset import TokenDataset
@@ -71,12 +71,8 @@ class Version:
         """
         learned = [False, *(label != _IGNORED for label in labels[:-1])]
         end = list(ids).index(self.tokenizer.eot_id)
-        parts = []
-        for is_learned, run in groupby(list(zip(ids, learned, strict=True))[:end], key=lambda pair: pair[1]):
-            text = self.tokenizer.decode(np.array([token for token, _ in run]))
-            parts.append(f"[[{text}]]" if is_learned else text)
         assert all(label in (_IGNORED, follows) for label, follows in zip(labels, ids[1:], strict=False))
-        return "".join(parts)
+        return bracketed(ids[:end], learned[:end], lambda run: self.tokenizer.decode(np.array(run)))
 
 
 @pytest.fixture(scope="module")

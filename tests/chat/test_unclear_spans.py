@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.builders.chat_tokenizer import write_chat_tokenizer
+from tests.builders.chats import bracketed
 from tokenloom.chat.conversation import ChatDefinition, canonical
 from tokenloom.chat.encoding import ChatEncoder
 from tokenloom.errors import BadConversation
@@ -48,9 +49,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 def _shown(tokenizer: Tokenizer, *messages: dict[str, Any], template: str = _TEMPLATE) -> str:
     """Return the text of a conversation with brackets around what is learned."""
     rendered = ChatEncoder(ChatDefinition(template), tokenizer).render(canonical({"messages": [*messages]}))
-    learned = learned_classes("assistant")
-    chars = zip(rendered.text, rendered.classes, strict=True)
-    return "".join(f"[{char}]" if learned[kind] else char for char, kind in chars).replace("][", "")
+    return bracketed(rendered.text, learned_classes("assistant")[list(rendered.classes)])
 
 
 def _calling(*arguments: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -60,12 +59,13 @@ def _calling(*arguments: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 def test_a_message_that_spells_the_prompt_begins_no_turn(tokenizer: Tokenizer) -> None:
     messages = [_ASKED, {"role": "tool", "content": "<|bot|>"}, {"role": "assistant", "content": "yes"}]
-    assert _shown(tokenizer, *messages) == "q(<|bot|>)[yes<|im_end|>]"
+    assert _shown(tokenizer, *messages) == "q(<|bot|>)[[yes<|im_end|>]]"
 
 
 def test_a_call_whose_name_a_template_compares_is_refused(tokenizer: Tokenizer) -> None:
     assert (
-        _shown(tokenizer, _ASKED, _calling({"n": True}, {"n": "x"})) == "q<|bot|>[ask(True)<|im_end|>ask(x)<|im_end|>]"
+        _shown(tokenizer, _ASKED, _calling({"n": True}, {"n": "x"}))
+        == "q<|bot|>[[ask(True)<|im_end|>ask(x)<|im_end|>]]"
     )
     comparing = _TEMPLATE.replace("call.function.name +", "('ask' if call.function.name == 'ask' else 'tell') +")
     with pytest.raises(BadConversation, match="the template changes, compares or cuts its strings"):
@@ -74,7 +74,7 @@ def test_a_call_whose_name_a_template_compares_is_refused(tokenizer: Tokenizer) 
 
 @pytest.mark.parametrize(("number", "written"), [(1, "1"), (-1.5, "-1.5"), (1e-07, "1e-07"), (0, "0")])
 def test_a_number_shows_where_a_call_is(tokenizer: Tokenizer, number: float, written: str) -> None:
-    shown = f"q<|bot|>[ask(x)<|im_end|>ask({written})<|im_end|>]"
+    shown = f"q<|bot|>[[ask(x)<|im_end|>ask({written})<|im_end|>]]"
     assert _shown(tokenizer, _ASKED, _calling({"n": "x"}, {"n": number})) == shown
 
 
@@ -86,7 +86,7 @@ def test_a_call_before_what_is_taken_for_the_turn_is_refused(tokenizer: Tokenize
         "{% for value in call.function.arguments.values() %}{{ value }}{% endfor %}<|im_end|>{% endfor %}"
         "{% endfor %}{% if add_generation_prompt %}<|bot|>{% endif %}"
     )
-    shown = "q<|bot|>[askask1<|im_end|><|bot|>askaskx<|im_end|>]"
+    shown = "q<|bot|>[[askask1<|im_end|><|bot|>askaskx<|im_end|>]]"
     assert _shown(tokenizer, _ASKED, _calling({"n": 1}, {"n": "x"}), template=template) == shown
     with pytest.raises(BadConversation, match="a call of ask has no text among its arguments"):
         _shown(tokenizer, _ASKED, _calling({"n": True}, {"n": "x"}), template=template)
@@ -94,7 +94,7 @@ def test_a_call_before_what_is_taken_for_the_turn_is_refused(tokenizer: Tokenize
 
 def test_a_content_after_the_output_of_its_call_is_learned_and_the_output_is_not(tokenizer: Tokenizer) -> None:
     messages = [_ASKED, _calling({"n": "x"}, content="done"), {"role": "tool", "content": "out"}]
-    assert _shown(tokenizer, *messages) == "q<|bot|>[ask(x)<|im_end|>](out)[done<|im_end|>]"
+    assert _shown(tokenizer, *messages) == "q<|bot|>[[ask(x)<|im_end|>]](out)[[done<|im_end|>]]"
     messages[2] = {"role": "tool", "content": ""}
     with pytest.raises(BadConversation, match="inside a message of the assistant"):
         _shown(tokenizer, *messages)
@@ -104,10 +104,10 @@ def test_a_content_after_the_output_of_its_call_is_learned_and_the_output_is_not
 
 def test_arguments_that_a_template_writes_as_python_or_ascii_are_clear(tokenizer: Tokenizer) -> None:
     messages = [_ASKED, _calling({"n": ["é", {"m": 1}], "o": {"p": "\\ue001"}})]
-    assert _shown(tokenizer, *messages) == ("q<|bot|>[ask(['é', {'m': 1}]{'p': '\\\\ue001'})<|im_end|>]")
+    assert _shown(tokenizer, *messages) == ("q<|bot|>[[ask(['é', {'m': 1}]{'p': '\\\\ue001'})<|im_end|>]]")
     ascii_ = _TEMPLATE.replace("{{ value }}", "{{ value | tojson(ensure_ascii=true) }}")
     assert _shown(tokenizer, *messages, template=ascii_) == (
-        'q<|bot|>[ask(["\\u00e9", {"m": 1}]{"p": "\\\\ue001"})<|im_end|>]'
+        'q<|bot|>[[ask(["\\u00e9", {"m": 1}]{"p": "\\\\ue001"})<|im_end|>]]'
     )
 
 

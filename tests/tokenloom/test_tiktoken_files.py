@@ -19,7 +19,6 @@ from tests.tokenloom.tokenizer_conformance import TokenizerConformance, encode_e
 from tokenloom.tokenizers import load_tokenizer, tiktoken_files
 from tokenloom.tokenizers.patterns import GPT_4
 from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
-from tokenloom.tokenizers.tiktoken_files import NAMED_FORMATS
 
 _MERGES = (b"ab", b"abc", b"  ", b"lo", b"lor", b"12")
 _NUM_ORDINARY = 256 + len(_MERGES)
@@ -207,12 +206,6 @@ def test_a_tekken_file_that_is_not_one_is_refused(case: str, tmp_path: Path) -> 
         load_tokenizer(tekken_definition(tmp_path, content))
 
 
-@pytest.mark.parametrize("url", ["https://example.org/tokenizer.json", "s3://bucket/tokenizer.json"])
-def test_a_url_is_refused_as_such(url: str) -> None:
-    with refused("only local files are supported; download it"):
-        load_tokenizer({"kind": "huggingface", "path": url})
-
-
 # A file of another kind
 
 _OTHER_FILES: dict[str, Callable[[], bytes]] = {
@@ -220,14 +213,8 @@ _OTHER_FILES: dict[str, Callable[[], bytes]] = {
     "a tokenizer.json": lambda: train_bpe().encode(),
     "a SentencePiece model": lambda: train("bpe"),
     "a .tiktoken file": lambda: b"IQ== 0\nIg== 1\n",
-    "a tokenizer_config.json": lambda: b'{"tokenizer_class": "GPT2Tokenizer"}',
     "an empty file": lambda: b"",
-    "a file cut short": lambda: b"{",
-    "null": lambda: b"null",
-    "a list": lambda: b"[1, 2]",
     "deep lists": lambda: b"[" * 10_000,
-    "words": lambda: b"one two three\n",
-    "zeros": lambda: b"\x00" * 100,
     "all bytes": lambda: bytes(range(256)) * 20,
 }
 _READERS = {
@@ -247,10 +234,3 @@ def test_a_file_of_another_kind_is_refused_by_name(case: str, wanted: str, tmp_p
     path.write_bytes(_OTHER_FILES[case]())
     with refused(rf"^tokenizer file {path} is not .*download it again"):
         load_tokenizer({key: value.replace("FILE", str(path)) for key, value in _READERS[wanted].items()})
-
-
-@pytest.mark.parametrize("name", NAMED_FORMATS)
-def test_a_missing_file_and_a_folder_are_refused_with_what_to_give(name: str, tmp_path: Path) -> None:
-    for path, problem in ((tmp_path / "no", "no such file"), (tmp_path, "this is a folder")):
-        with refused(rf"tokenizer file {path}: {problem}; give the path of .*(model|tekken)"):
-            load_tokenizer({"kind": "tiktoken", "name": name, "ranks": str(path)})

@@ -220,10 +220,6 @@ def read_path(path: str, wanted: str, otherwise: str = "") -> bytes:
     try:
         return read_regular(path)
     except FileNotFoundError as error:
-        if "://" in path:
-            raise TokenizerError(
-                f"tokenizer file {path}: only local files are supported; download it, and give its path"
-            ) from error
         raise TokenizerError(f"tokenizer file {path}: no such file; give the path of {wanted}{otherwise}") from error
     except OSError as error:
         problem = "this is a folder" if isinstance(error, IsADirectoryError) else error.strerror

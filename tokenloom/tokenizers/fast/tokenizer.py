@@ -161,8 +161,6 @@ class FastTokenizer:
         needs = self._router.needs_reference(texts)
         if not needs.any():
             return self._encode_fast(texts, dtype)
-        if needs.all():
-            return self.reference.encode(texts, dtype)
         fast, slow = (np.flatnonzero(chosen) for chosen in (~needs, needs))
         parts = [self._encode_fast(texts.take(fast), dtype), self.reference.encode(texts.take(slow), dtype)]
         return _select(concatenate(parts, dtype), np.argsort(np.concatenate([fast, slow])))
