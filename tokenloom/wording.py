@@ -11,39 +11,39 @@ NO_TURN_HINT = "if the template has {% generation %}, check that it gets there f
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a count with its noun: "1 file", "1,234 files", "2 batches"."""
+    """Format a count with its noun: "1 file", "1,234 files", "2 batches"."""
     plural = noun + ("es" if noun.endswith(("s", "ch")) else "s")
     return f"{count:,} {noun if count == 1 else plural}"
 
 
 def counted_rows(rows: Mapping[str, int]) -> str:
-    """Return how many rows had which fate: "2 filtered, 1 duplicate"."""
+    """List how many rows had which fate: "2 filtered, 1 duplicate"."""
     return ", ".join(
         counted(count, "duplicate") if fate == "duplicates" else f"{count:,} {fate}" for fate, count in rows.items()
     )
 
 
 def shown_bytes(num_bytes: int) -> str:
-    """Return a number of bytes in a readable unit: 12.3 GB, 45 MB, 678 bytes."""
+    """Format a number of bytes in a readable unit: 12.3 GB, 45 MB, 678 bytes."""
     if num_bytes >= 10**9:
         return f"{num_bytes / 1e9:,.1f} GB"
     return f"{num_bytes / 1e6:,.1f} MB" if num_bytes >= 10**5 else f"{num_bytes:,} bytes"
 
 
 def percent(share: float) -> str:
-    """Return a share as a percentage, rounded down, so that only complete work is at 100%."""
+    """Format a share as a percentage, rounded down, so that only complete work is at 100%."""
     return f"{int(share * 100)}%"
 
 
 def clock(seconds: float) -> str:
-    """Return an elapsed time whose width changes rarely: 0:07, 12:34, 1:02:03."""
+    """Format an elapsed time whose width changes rarely: 0:07, 12:34, 1:02:03."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def duration(seconds: float) -> str:
-    """Return a measured time: "12.3 s", "5 min 12 s", "2 h 5 min"."""
+    """Format a measured time: "12.3 s", "5 min 12 s", "2 h 5 min"."""
     if seconds < 99.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -52,7 +52,7 @@ def duration(seconds: float) -> str:
 
 
 def shown_age(seconds: float) -> str:
-    """Return an age or a limit in the largest unit of which it has two: "45 s", "119 min", "2 h", "5 days"."""
+    """Format an age or a limit in the largest unit of which it has two: "45 s", "119 min", "2 h", "5 days"."""
     for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:,.0f} {unit}"
@@ -60,7 +60,7 @@ def shown_age(seconds: float) -> str:
 
 
 def seconds_of(text: str) -> float:
-    """Return a time as seconds: "24h" -> 86400.0; units are s, m, h and d, and 0 needs none.
+    """Parse a time into seconds: "24h" -> 86400.0; units are s, m, h and d, and 0 needs none.
 
     Raises ValueError for another form.
     """
@@ -73,12 +73,12 @@ def seconds_of(text: str) -> float:
 
 
 def about(seconds: float) -> str:
-    """Return an estimated time: "about 40 s", "about 80 min", "about 3 h"."""
+    """Format an estimated time: "about 40 s", "about 80 min", "about 3 h"."""
     return f"about {shown_age(max(5.0, seconds))}"
 
 
 def tokenizer_name(name: str, kind: str, definition: object) -> str:
-    """Return the name of a tokenizer for people; one without a name of its own is named by its file.
+    """Name a tokenizer for people; one without a name of its own is named by its file.
 
     Example: {"kind": "huggingface", "path": "/models/llama/tokenizer.json"} -> "llama/tokenizer.json"
 
@@ -92,12 +92,12 @@ def tokenizer_name(name: str, kind: str, definition: object) -> str:
 
 
 def described_tokenizer(tokenizer: Mapping[str, Any]) -> str:
-    """Return a tokenizer's name, kind and number of ids: "gpt2 (tiktoken), 50,257 ids"."""
+    """Describe a tokenizer by its name, kind and number of ids: "gpt2 (tiktoken), 50,257 ids"."""
     return f"{tokenizer['name']} ({tokenizer['kind']}), {tokenizer['vocab_size']:,} ids"
 
 
 def described_end(eot_id: int, eot: str | None, *, is_of_config: bool) -> str:
-    """Return an end-of-text token's id, text and, if need be, source: "50256 '<|endoftext|>'".
+    """Describe an end-of-text token by its id, text and, if need be, source: "50256 '<|endoftext|>'".
 
     Args:
         eot_id: its id.
@@ -109,13 +109,13 @@ def described_end(eot_id: int, eot: str | None, *, is_of_config: bool) -> str:
 
 
 def first_of(names: Sequence[str], count: int = 10) -> str:
-    """Return the first names, and how many more there are: "a, b and 3 more"; "none" without any."""
+    """List the first names, and count the others: "a, b and 3 more"; "none" without any."""
     more = f" and {len(names) - count:,} more" if len(names) > count else ""
     return ", ".join(names[:count]) + more or "none"
 
 
 def closest(given: str, allowed: Iterable[str]) -> str | None:
-    """Return the allowed value closest to what was given, in any case; None if none is close."""
+    """Find the allowed value closest to what was given, in any case; None if none is close."""
     import difflib  # only a wrong word needs it
 
     lower = {value.lower(): value for value in allowed}
@@ -124,23 +124,23 @@ def closest(given: str, allowed: Iterable[str]) -> str | None:
 
 
 def near_miss(given: str, allowed: Iterable[str]) -> str:
-    """Return a question that names the allowed value closest to what was given, "" if none is close."""
+    """Ask for the allowed value closest to what was given, "" if none is close."""
     close = closest(given, allowed)
     return f"Did you mean {close}?" if close else ""
 
 
 def did_you_mean(given: str, allowed: Sequence[str]) -> str:
-    """Return the allowed values, preceded by the one closest to what was given, if one is close."""
+    """List the allowed values, preceded by the one closest to what was given, if one is close."""
     return f"{near_miss(given, allowed)} Allowed: {', '.join(allowed)}".lstrip()
 
 
 def shown_time(at: str) -> str:
-    """Return an ISO 8601 time in UTC to the minute: "2026-11-23 11:15"."""
+    """Shorten an ISO 8601 time in UTC to the minute: "2026-11-23 11:15"."""
     return at[:16].replace("T", " ")
 
 
 def shortened(text: str, width: int) -> str:
-    """Return a text of at most `width` characters, which ends with "..." if more are left out."""
+    """Shorten a text to at most `width` characters; "..." ends it if some are left out."""
     return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
@@ -151,7 +151,7 @@ def print_status(text: str) -> None:
 
 
 def printable(text: str) -> str:
-    """Return the text with its control characters escaped, so that a terminal does not act on them.
+    """Escape the control characters of a text, so that a terminal does not act on them.
 
     Line ends and tabs are kept.
     """
@@ -159,11 +159,11 @@ def printable(text: str) -> str:
 
 
 def locale_advice() -> str:
-    """Return how to make Python read names of files as UTF-8, to end a message; "" if it does."""
+    """Say how to make Python read names of files as UTF-8, to end a message; "" if it does."""
     encoding = sys.getfilesystemencoding()
     return "" if encoding == "utf-8" else f"; names of files are {encoding} in this locale: set PYTHONUTF8=1"
 
 
 def printable_line(text: str) -> str:
-    """Return the text with its control characters and line ends escaped, so that it stays one line of a terminal."""
+    """Escape the control characters and line ends of a text, so that it stays one line of a terminal."""
     return text if text.isprintable() else printable(text).replace("\n", "\\n")

@@ -27,6 +27,10 @@ from tokenloom.tokenizers import Tokenizer, load_job_tokenizer, version_decoder
 
 _MAX_HISTORY = 20  # versions whose tokens are compared
 _MIN_DOCUMENTS = 10  # smaller splits are not compared
+_NUM_DOCUMENTS = 10
+_NUM_TOKENS = 30  # shown, of those in the sample
+_SAMPLE_TOKENS = 2**20
+_TEXT_CHARS = 480  # shown of a document
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class VersionFigures:
     replaced: str | None
     statistics: dict[str, DocumentStatistics]
     sample: TokenSample
-    documents: list[SampledDocument]
+    documents: list[ShownDocument]
     previous: VersionFacts | None
     history: dict[str, int]
     notes: list[str]
@@ -202,12 +206,6 @@ def unlike_shares(splits: Mapping[str, DocumentCounts]) -> dict[str, tuple[float
     return {name: pair for name, pair in shares.items() if max(pair) > 2 * min(pair)}
 
 
-_NUM_DOCUMENTS = 10
-_NUM_TOKENS = 30  # shown, of those in the sample
-_SAMPLE_TOKENS = 2**20
-_TEXT_CHARS = 480  # shown of a document
-
-
 class TokenSample(NamedTuple):
     """(id, text, count) of the most frequent tokens among `num_tokens` tokens of `num_shards` shards.
 
@@ -219,7 +217,7 @@ class TokenSample(NamedTuple):
     num_shards: int
 
 
-class SampledDocument(FoundDocument):
+class ShownDocument(FoundDocument):
     """A document and how its text begins; `is_cut`: the text goes on."""
 
     text: str
@@ -242,7 +240,7 @@ def frequent_tokens(store: Store, manifest: Manifest, tokenizer: Tokenizer | Non
 
 def sampled_documents(
     store: Store, manifest: Manifest, inputs: Sequence[InputEntry], tokenizer: Tokenizer | None
-) -> list[SampledDocument]:
+) -> list[ShownDocument]:
     """Read ten documents at equal distances, from a place that the version's name gives, or all if there are fewer.
 
     Raises FormatError if a shard or its document table is damaged.
@@ -250,7 +248,7 @@ def sampled_documents(
     shards = [StoredShard(store, manifest.version, entry) for entry in manifest.shards]
     ends = np.cumsum([shard.entry.documents for shard in shards])
     total = int(ends[-1]) if len(ends) and tokenizer is not None else 0
-    documents: list[SampledDocument] = []
+    documents: list[ShownDocument] = []
     tables: dict[int, DocumentTable] = {}
     first, stride = int(manifest.version, 16), max(1, total // _NUM_DOCUMENTS)
     for position in sorted((first + i * stride) % total for i in range(min(_NUM_DOCUMENTS, total))):
@@ -265,7 +263,7 @@ def sampled_documents(
 
 def _document(
     shard: StoredShard, columns: DocumentColumns, inputs: Sequence[InputEntry], tokenizer: Tokenizer | None
-) -> SampledDocument:
+) -> ShownDocument:
     """Read the document of a row of a shard's table."""
     start, num_tokens = int(columns.start[0]), int(columns.num_tokens[0])
     if not start < start + num_tokens <= shard.entry.tokens:

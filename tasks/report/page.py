@@ -22,6 +22,11 @@ from tokenloom.tasks.running.progress import STEPS, step_label
 
 _MAX_PAGE_BYTES = 10**6
 _MAX_ROWS = (1000, 400, 100, 10)  # a table is cut to the first of these with which the page fits
+QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
+_WIDTHS = (560, 340)  # a drawing for wide screens, one for phones
+_MARKED = (0.1, 0.5, 0.9)  # quantiles
+_TOP, _BOTTOM, _LEFT, _GAP = 20, 256, 48, 6  # edges of the plot
+_MARK_SPACE = 80  # a name beside the first or the last mark is rarely wider
 
 
 def make_report(store: Store, manifest: Manifest) -> bytes:
@@ -113,13 +118,6 @@ def _steps(figures: VersionFigures) -> dict[str, tuple[str, float, int | None]]:
     }
     order = [step for step in [*STEPS, *seconds] if step in seconds]
     return {step_label(step): (STEPS.get(step, ""), seconds[step], num_bytes.get(step)) for step in order}
-
-
-QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
-_WIDTHS = (560, 340)  # a drawing for wide screens, one for phones
-_MARKED = (0.1, 0.5, 0.9)  # quantiles
-_TOP, _BOTTOM, _LEFT, _GAP = 20, 256, 48, 6  # edges of the plot
-_MARK_SPACE = 80  # a name beside the first or the last mark is rarely wider
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import load_manifest, version_path
 from tokenloom.tasks.building.publish import BuildResult
 from tokenloom.tasks.building.version_facts import VersionFacts
-from tokenloom.tasks.report.figures import SampledDocument, TokenSample, VersionFigures, collect_figures, unlike_shares
+from tokenloom.tasks.report.figures import ShownDocument, TokenSample, VersionFigures, collect_figures, unlike_shares
 from tokenloom.tasks.report.page import (
     QUANTILES,
     by_doubling,
@@ -294,7 +294,7 @@ def _large_figures(
         gates=[GateResult(f"gate-{i}", ">= 1", "<script>", True) for i in range(20)],
     )
     long = {"source": sources[0], "num_tokens": 2**40, "path": "&" * 4000, "id": "<" * 9999, "text": "<" * 480}
-    document = cast(SampledDocument, {**figures.documents[0], **long, "is_cut": True})
+    document = cast(ShownDocument, {**figures.documents[0], **long, "is_cut": True})
     facts = VersionFacts(LocalStore("/corpora/data"), manifest, build)
     # There is no file from which to read them.
     facts.__dict__["quarantined"] = {name: {f"reason-{i}": 2**40 for i in range(9)} for name in sources}

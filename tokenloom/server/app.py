@@ -37,6 +37,12 @@ _FOREIGN_HOST = (
 # No page may show a form of it in a frame, where clicks could be led onto it.
 _POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'none'"
 _FOREIGN_PAGE = "refused: a page of another address sent this; a proxy must pass the Host header on unchanged\n"
+_HEADERS = {
+    "content-security-policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:",
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-cache",
+}
+_LARGEST = 2**24  # bytes of a page; ours have at most a million
 
 
 def for_own_pages(app: Any) -> Any:
@@ -111,14 +117,6 @@ def _name_in(host: str) -> str | None:
         return urlsplit(f"//{host}").hostname
     except ValueError:  # unbalanced brackets
         return None
-
-
-_HEADERS = {
-    "content-security-policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:",
-    "x-content-type-options": "nosniff",
-    "cache-control": "no-cache",
-}
-_LARGEST = 2**24  # bytes of a page; ours have at most a million
 
 
 def with_store_pages(app: Any) -> Any:

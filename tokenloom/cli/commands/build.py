@@ -142,24 +142,24 @@ def verify(
 
         given = load_spec(spec)
     with showing_progress():
-        found = verify_directly(reference, deep, given, chosen_num_workers(workers))
-    _print_verification(out, found, deep)
-    is_unchecked = deep and not found["documents_encoded_again"]
-    return Result(found, NO if found["damages"] else FAILED if is_unchecked else 0)
+        result = verify_directly(reference, deep, given, chosen_num_workers(workers))
+    _print_verification(out, result, deep)
+    is_unchecked = deep and not result["documents_encoded_again"]
+    return Result(result, NO if result["damages"] else FAILED if is_unchecked else 0)
 
 
-def _print_verification(out: Output, found: Json, deep: bool) -> None:
-    damages = found["damages"]
-    out.line(f"{found['reference']}: {f'{len(damages):,} damaged' if damages else 'nothing is damaged'}")
-    out.line(f"  {counted(found['files'], 'file')}, {counted(found['bytes'], 'byte')} read")
+def _print_verification(out: Output, result: Json, deep: bool) -> None:
+    damages = result["damages"]
+    out.line(f"{result['reference']}: {f'{len(damages):,} damaged' if damages else 'nothing is damaged'}")
+    out.line(f"  {counted(result['files'], 'file')}, {counted(result['bytes'], 'byte')} read")
     if deep:
-        out.line(f"  {counted(found['documents_encoded_again'], 'document')} encoded again")
+        out.line(f"  {counted(result['documents_encoded_again'], 'document')} encoded again")
     for row in damages:
         out.line(f"{row['file']}: {row['what']}")
     for step in dict.fromkeys(row["next_step"] for row in damages):
         files = [row["file"] for row in damages if row["next_step"] == step]
         out.line(f"next, for {files[0]}{f' and {len(files) - 1} more' * (len(files) > 1)}: {step}")
-    for warning in found["warnings"]:
+    for warning in result["warnings"]:
         out.line(f"note: {warning}")
 
 
@@ -197,8 +197,8 @@ def export(
         raise SpecError("--unit sample and --seq-len: give both or neither")
     options = ExportOptions(list(split), learn, seq_len)
     with showing_progress():
-        found = export_directly(reference, format, destination, options, chosen_num_workers(workers))
-    out.line(f"{found['reference']}: {counted(found['documents'], 'document')}, {counted(found['tokens'], 'token')}")
-    files = f"{counted(found['files'], 'file')} of {found['format']}, {shown_bytes(found['bytes'])}"
-    out.line(f"  {files}{' were there already' if found['existed'] else ''} in {found['destination']}")
-    return Result(dict(found))
+        result = export_directly(reference, format, destination, options, chosen_num_workers(workers))
+    out.line(f"{result['reference']}: {counted(result['documents'], 'document')}, {counted(result['tokens'], 'token')}")
+    files = f"{counted(result['files'], 'file')} of {result['format']}, {shown_bytes(result['bytes'])}"
+    out.line(f"  {files}{' were there already' if result['existed'] else ''} in {result['destination']}")
+    return Result(dict(result))

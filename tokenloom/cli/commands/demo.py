@@ -56,30 +56,30 @@ def demo(
     """
     if "://" in folder:
         raise SpecError("--dir: the demo writes to a local folder, not to a URL")
-    place = Path(folder)
+    path = Path(folder)
     from tokenloom import TokenDataset
     from tokenloom.examples import train_small  # noqa: F401  (without torch, the demo ends before it builds)
     from tokenloom.spec.loading import load_spec
 
-    place.mkdir(parents=True, exist_ok=True)
+    path.mkdir(parents=True, exist_ok=True)
     with showing_progress():
-        num_files, num_left_out = _write_sources(place / "stdlib.jsonl")
-    (place / "demo.yaml").write_text(_SPEC, encoding="utf-8")
+        num_files, num_left_out = _write_sources(path / "stdlib.jsonl")
+    (path / "demo.yaml").write_text(_SPEC, encoding="utf-8")
     left_out = f"; {counted(num_left_out, 'file')} left out: not UTF-8" if num_left_out else ""
-    out.line(f"1. {num_files:,} Python files of the standard library -> {place}/stdlib.jsonl{left_out}")
-    out.line(f"2. tokenloom build {place}/demo.yaml")
-    result = run_build(load_spec(place / "demo.yaml"), workers, direct, prefect)
+    out.line(f"1. {num_files:,} Python files of the standard library -> {path}/stdlib.jsonl{left_out}")
+    out.line(f"2. tokenloom build {path}/demo.yaml")
+    result = run_build(load_spec(path / "demo.yaml"), workers, direct, prefect)
     print_build(out, result)
-    reference = f"{place}/store/stdlib"
+    reference = f"{path}/store/stdlib"
     data = TokenDataset(reference, split="validation", seq_len=_SEQ_LEN, packing="document")
     sample = data.decode(data[0]["input_ids"])
     out.lines(f"3. {data!r}\n   the first sample, decoded:\n")
     out.lines("\n".join("     | " + line for line in sample.splitlines()[:8]))
     losses = _train(reference, updates, out)
-    out.lines(f"\nspec       {place}/demo.yaml\ndataset    {reference}\ninspect    tokenloom inspect {reference}")
+    out.lines(f"\nspec       {path}/demo.yaml\ndataset    {reference}\ninspect    tokenloom inspect {reference}")
     out.line(f"           tokenloom peek {reference}")
-    out.line(f"rebuild    tokenloom build {place}/demo.yaml    (the same bytes: nothing to do)")
-    return Result(result | {"sample": sample, "losses": losses, "spec": str(place / "demo.yaml")})
+    out.line(f"rebuild    tokenloom build {path}/demo.yaml    (the same bytes: nothing to do)")
+    return Result(result | {"sample": sample, "losses": losses, "spec": str(path / "demo.yaml")})
 
 
 def _train(reference: str, updates: int, out: Output) -> Json:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 #: the version, None for a mixture; its samples; a title
 _Traced: TypeAlias = "tuple[str | None, list[TracedSample], str]"
 _WHAT = OneOf(required=True)
+_CONTENT = re.compile("[0-9a-fA-F]{32}")
+_MAX_EPOCHS = 10_000
+_MAX_SHOWN = 20  # at most this many documents, and steps, are printed
 
 
 def _step(text: str) -> str:
@@ -88,12 +91,12 @@ def _trace_step(reference: str | None, loader: TracedLoader, step: str, chars: i
     """Trace the batch of a rank, or those of all ranks, in a step."""
     from tokenloom.reader.trace import step_position, trace_step
 
-    stream, taken = open_stream(reference, loader)
+    stream, num_seen = open_stream(reference, loader)
     if step.startswith("+") and loader.state is None:
         raise SpecError(f"--step {step}: a step after a state needs --state")
     steps = make_steps(loader, stream.num_samples)
     with as_usage_errors():
-        position = step_position(steps, int(step), taken if step.startswith("+") else 0)
+        position = step_position(steps, int(step), num_seen if step.startswith("+") else 0)
     ranks = range(steps.ranks.world_size) if loader.rank is None else [loader.rank]
     samples = trace_step(stream, steps, position, ranks, chars)
     datasets = {name: member.dataset for name, member in stream.members.items()}
@@ -129,11 +132,6 @@ def _described(document: TracedDocument) -> str:
     if "targets" in document:
         part += f", {document['targets']:,} learned"
     return f"  {start:>6,} to {end:>6,}  {shown_origin(document)}, {part}, content {document['content']}"
-
-
-_CONTENT = re.compile("[0-9a-fA-F]{32}")
-_MAX_EPOCHS = 10_000
-_MAX_SHOWN = 20  # at most this many documents, and steps, are printed
 
 
 def where(
@@ -183,13 +181,13 @@ def where(
     with showing_progress():
         given = {"content": content, "text": text, "messages": messages, "path": path}
         kind, value = next((kind, value) for kind, value in given.items() if value is not None)
-        found = _look_up(tables, kind, value, row, source, spec)
-    _print_documents(out, tables.reference, found)
+        lookup = _look_up(tables, kind, value, row, source, spec)
+    _print_documents(out, tables.reference, lookup)
     steps: list[Sighting] = []
-    if loader.given and found.documents:
-        steps, note = _sightings(reference, tables, found.documents, loader, range(epoch, epoch + epochs))
+    if loader.given and lookup.documents:
+        steps, note = _sightings(reference, tables, lookup.documents, loader, range(epoch, epoch + epochs))
         _print_steps(out, steps, note)
-    return Result({"reference": tables.reference, **vars(found), "steps": steps}, 0 if found.documents else NO)
+    return Result({"reference": tables.reference, **vars(lookup), "steps": steps}, 0 if lookup.documents else NO)
 
 
 def _look_up(
@@ -215,7 +213,7 @@ def _sightings(
     split = documents[0]["split"]  # all have this one: a content determines it
     loader = TracedLoader(**vars(given), split=None if given.state else split)
     try:
-        stream, taken = open_stream(reference if given.state else tables.reference, loader)
+        stream, num_seen = open_stream(reference if given.state else tables.reference, loader)
     except NoSamples as error:
         return [], str(error)
     tokens = [ShardTokens(_shard_index(each), each["start"], each["start"] + each["num_tokens"]) for each in documents]
@@ -224,7 +222,7 @@ def _sightings(
     steps = make_steps(loader)
     seen = find_sightings(stream, tables.manifest.version, split, tokens, steps, epochs)
     if given.state is not None:
-        seen = [{**each, "seen": each["position"] < taken} for each in seen]
+        seen = [{**each, "seen": each["position"] < num_seen} for each in seen]
     datasets = [member.dataset for member in stream.members.values()]
     read = sorted({f"{data.split} of {data.shards.manifest.version}" for data in datasets})
     return seen, f"no sample of the epochs [{epochs.start}, {epochs.stop}) of {', '.join(read)} has one of its tokens"
@@ -234,13 +232,13 @@ def _shard_index(document: FoundDocument) -> int:
     return int(document["shard"].rpartition("/")[2].removesuffix(".tok"))
 
 
-def _print_documents(out: Output, place: str, found: Lookup) -> None:
-    kind = found.status.replace("_", " ")
-    out.line(f"{place}: {kind}{': ' if found.reason else ''}{found.reason}")
-    for document in found.documents[:_MAX_SHOWN]:
+def _print_documents(out: Output, reference: str, lookup: Lookup) -> None:
+    kind = lookup.status.replace("_", " ")
+    out.line(f"{reference}: {kind}{': ' if lookup.reason else ''}{lookup.reason}")
+    for document in lookup.documents[:_MAX_SHOWN]:
         tokens = f"{document['shard']}, token {document['start']:,}, {counted(document['num_tokens'], 'token')}"
         out.line(f"  document  {tokens}, {shown_origin(document)}, content {document['content']}")
-    _print_rest(out, len(found.documents), "document")
+    _print_rest(out, len(lookup.documents), "document")
 
 
 def _print_steps(out: Output, steps: list[Sighting], note: str) -> None:

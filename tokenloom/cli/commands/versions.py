@@ -25,6 +25,16 @@ from tokenloom.storage.versions.references import (
 )
 from tokenloom.wording import counted, seconds_of, shown_bytes, shown_time
 
+if TYPE_CHECKING:
+    from tokenloom.tasks.retention import DatasetUsage
+
+_DAY = 86400.0
+_KeepLast = Annotated[int, Argument("N", integer_in(0, 10**6), "keep the N versions that were published last")]
+_Grace = Annotated[
+    float,
+    Argument("TIME", seconds_of, "keep what was written less than this time ago: 12h, 30m, 14d (default: 14d)"),
+]
+
 
 def tag(
     reference: Ref,
@@ -133,17 +143,6 @@ def _moved(out: Output, store: Store, tag: str, before: tags.TagEntry | None, en
     return Result({"reference": reference, "tag": tag, "moved": moved, **asdict(entry)})
 
 
-if TYPE_CHECKING:
-    from tokenloom.tasks.retention import DatasetUsage
-
-_DAY = 86400.0
-_KeepLast = Annotated[int, Argument("N", integer_in(0, 10**6), "keep the N versions that were published last")]
-_Grace = Annotated[
-    float,
-    Argument("TIME", seconds_of, "keep what was written less than this time ago: 12h, 30m, 14d (default: 14d)"),
-]
-
-
 def du(store: StoreOrDataset, *, keep_last: _KeepLast = 3, grace: _Grace = 14 * _DAY, out: Output) -> Result:
     """Show what uses the space of a store or a dataset.
 
@@ -175,17 +174,17 @@ def gc(
     from tokenloom.tasks.retention import Policy, collect
 
     store = parse_dataset(dataset)
-    found = collect(store, Policy(keep_last, grace), delete=delete)
-    if rows := found.rows():
+    collected = collect(store, Policy(keep_last, grace), delete=delete)
+    if rows := collected.rows():
         out.table(["version", "", "why"], rows)
-    for kind, num_files in found.leftovers.items():
-        out.line(f"  {kind}: {found.verb} {counted(num_files, 'file')}")
-    out.line(found.line())
-    if not delete and found.bytes:
+    for kind, num_files in collected.leftovers.items():
+        out.line(f"  {kind}: {collected.verb} {counted(num_files, 'file')}")
+    out.line(collected.line())
+    if not delete and collected.bytes:
         out.line("nothing was deleted; add --delete to do it")
-    if found.deleted and delete:
+    if collected.deleted and delete:
         refresh_catalogue(store)
-    return Result(found.to_json())
+    return Result(collected.to_json())
 
 
 def _datasets(store: str, folder: Store) -> list[Store]:
