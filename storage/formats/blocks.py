@@ -16,10 +16,10 @@ from tokenloom.errors import FormatError
 
 MAGIC = b"TOKBLKS\0"
 BLOCKS_FORMAT = 1
-UPDATE = "update tokenloom"  # the errors about newer formats end with it
 BLOCK_BYTES = 2**18
 _FIXED = struct.Struct("<8sIIQII32s")  # magic, format, header bytes, file bytes, block bytes, zero, SHA-256
 _CHECKSUM_BYTES = 16
+_BUG = "its sections contradict each other; the program that wrote it has a bug"
 _MIN_BLOCK_BYTES, _MAX_BLOCK_BYTES = 2**6, 2**26
 
 
@@ -112,26 +112,22 @@ def decode_blocks(data: bytes, place: str) -> ShardBlocks:
     if len(body) < _FIXED.size or not body.startswith(MAGIC) or xxhash.xxh3_128_digest(body) != checksum:
         raise FormatError(f"{place}: the checksum does not match its bytes; the file is damaged or cut short")
     blocks, rest = _decode_section(body, place)
-    if rest:
-        mask, rest = _decode_section(rest, place)
-        blocks = replace(blocks, mask=mask)
-    if rest or (blocks.mask and blocks.mask.header):
-        raise FormatError(f"{place}: its second section is not that of a mask; the program that wrote it has a bug")
-    return blocks
+    mask, rest = _decode_section(rest, place) if rest else (None, b"")
+    if rest or (mask and mask.header):
+        raise FormatError(f"{place}: {_BUG}")
+    return replace(blocks, mask=mask)
 
 
 def _decode_section(data: bytes, place: str) -> tuple[ShardBlocks, bytes]:
     """Decode the section at the start of `data`; also return the bytes after it."""
     if len(data) < _FIXED.size or not data.startswith(MAGIC):
-        raise FormatError(f"{place}: it does not have a checksum for each block; the program that wrote it has a bug")
+        raise FormatError(f"{place}: {_BUG}")
     _, version, header_bytes, num_bytes, block_bytes, _, sha256 = _FIXED.unpack_from(data)
     if version != BLOCKS_FORMAT:
-        raise FormatError(f"{place}: format {version}; this release reads format {BLOCKS_FORMAT}: {UPDATE}")
-    if not _MIN_BLOCK_BYTES <= block_bytes <= _MAX_BLOCK_BYTES or header_bytes > num_bytes:
-        raise FormatError(f"{place}: it contradicts itself; the program that wrote it has a bug")
+        raise FormatError(f"{place}: format {version}; this release reads format {BLOCKS_FORMAT}: update tokenloom")
     header_end = _FIXED.size + header_bytes
-    end = header_end + _CHECKSUM_BYTES * -(-num_bytes // block_bytes)
-    if len(data) < end:
-        raise FormatError(f"{place}: it does not have a checksum for each block; the program that wrote it has a bug")
+    end = header_end + _CHECKSUM_BYTES * -(-num_bytes // max(1, block_bytes))
+    if not _MIN_BLOCK_BYTES <= block_bytes <= _MAX_BLOCK_BYTES or header_bytes > num_bytes or len(data) < end:
+        raise FormatError(f"{place}: {_BUG}")
     header, checksums = data[_FIXED.size : header_end], data[header_end:end]
     return ShardBlocks(sha256.hex(), num_bytes, block_bytes, header, checksums), data[end:]

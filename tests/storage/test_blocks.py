@@ -59,22 +59,17 @@ def test_every_damage_to_the_file_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "match"),
+    "change",
     [
-        ({"block_bytes": 2**27}, "contradicts itself"),
-        ({"num_bytes": 99}, "contradicts itself"),
-        ({"checksums": b""}, "does not have a checksum for each block"),
-        ({"mask": blocks_of(bytes(200), 128, 1)}, "its second section is not that of a mask"),
-        ({"mask": replace(blocks_of(bytes(200), 128, 0), num_bytes=2000)}, "does not have a checksum for each block"),
-        (
-            {"mask": replace(blocks_of(bytes(200), 128, 0), checksums=bytes(48))},
-            "its second section is not that of a mask",
-        ),
+        *({"block_bytes": 2**27}, {"block_bytes": 0}, {"num_bytes": 99}, {"checksums": b""}),
+        {"mask": blocks_of(bytes(200), 128, 1)},
+        {"mask": replace(blocks_of(bytes(200), 128, 0), num_bytes=2000)},
+        {"mask": replace(blocks_of(bytes(200), 128, 0), checksums=bytes(48))},
     ],
 )
-def test_a_file_that_contradicts_itself_is_refused(change: dict[str, object], match: str) -> None:
+def test_a_file_that_contradicts_itself_is_refused(change: dict[str, object]) -> None:
     blocks = replace(blocks_of(bytes(1000), 128, 100), **change)  # type: ignore[arg-type]
-    with pytest.raises(FormatError, match=match):
+    with pytest.raises(FormatError, match="here: its sections contradict each other"):
         decode_blocks(encode_blocks(blocks), "here")
 
 

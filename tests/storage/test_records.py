@@ -139,19 +139,10 @@ def test_checksum_is_the_last_field_and_covers_all_bytes_before_it() -> None:
 
 @PROPERTY
 @given(OBJECTS, st.integers(1, 255))
-def test_any_changed_byte_of_a_signed_file_is_detected(value: dict[str, Any], flip: int) -> None:
+def test_a_signed_file_changed_or_cut_at_any_byte_is_refused(value: dict[str, Any], flip: int) -> None:
     data = sign(value)
-    for position in range(len(data)):
-        damaged = bytearray(data)
-        damaged[position] ^= flip
+    damaged = [data[:at] + bytes([data[at] ^ flip]) + data[at + 1 :] for at in range(len(data))]
+    damaged += [data + b"\n", *(data[:num_bytes] for num_bytes in range(len(data)))]
+    for each in damaged:
         with pytest.raises(FormatError, match=r"store/manifest\.json"):
-            read_signed(bytes(damaged), "store/manifest.json")
-
-
-def test_signed_file_cut_at_any_length_is_refused() -> None:
-    data = sign({"version": "0123456789abcdef", "checksums": [1, 2]})
-    for num_bytes in range(len(data)):
-        with pytest.raises(FormatError):
-            read_signed(data[:num_bytes], "here")
-    with pytest.raises(FormatError):
-        read_signed(data + b"\n", "here")
+            read_signed(each, "store/manifest.json")

@@ -33,24 +33,13 @@ def named(store: LocalStore) -> str | None:
     return entry.version if entry else None
 
 
-def test_a_tag_that_was_never_set_has_no_entry(store: LocalStore) -> None:
-    assert tags.newest(store, "latest") is None
-    assert tags.newest_number(store, "latest") == 0
-    assert tags.log(store, "latest") == []
-
-
-def test_the_entry_with_the_highest_number_counts(store: LocalStore) -> None:
+def test_the_entry_with_the_highest_number_counts_and_other_names_are_ignored(store: LocalStore) -> None:
+    assert (named(store), tags.newest_number(store, "latest"), tags.log(store, "latest")) == (None, 0, [])
     history(store, *[(A if i % 2 else B, "tag") for i in range(12)])
-    assert tags.newest_number(store, "latest") == 12
-    assert named(store) == A
-    assert store.names("tags/latest") == [f"{i:08d}.json" for i in range(1, 13)]
-
-
-def test_names_that_are_not_entries_are_ignored(store: LocalStore) -> None:
-    history(store, (A, "build"))
-    for name in ("00000009.json.tmp", "9.json", "notes.txt"):
+    for name in ("00000099.json.tmp", "99.json", "notes.txt"):
         store.replace(f"tags/latest/{name}", b"")
-    assert tags.newest_number(store, "latest") == 1
+    assert (named(store), tags.newest_number(store, "latest")) == (A, 12)
+    assert [entry.number for entry in tags.log(store, "latest")] == list(range(1, 13))
 
 
 def test_of_two_movers_with_the_same_base_one_is_refused(store: LocalStore) -> None:

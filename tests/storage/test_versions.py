@@ -1,4 +1,4 @@
-"""References, and versions and tags in a store."""
+"""References, versions and tags in a store, and the spec in a manifest."""
 
 from __future__ import annotations
 
@@ -11,15 +11,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.builders.datasets import local_store
+from tests.builders.datasets import local_store, make_spec
 from tests.builders.manifests import empty_manifest
+from tests.builders.memory_store import MemoryStore
 from tests.counts import count
 from tokenloom.errors import FormatError, SpecError, StoreError
 from tokenloom.storage.formats.manifest import read_manifest
 from tokenloom.storage.formats.records import sign
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.published import is_published, published_versions, read_inputs, version_path
+from tokenloom.storage.versions.published import (
+    VersionSpec,
+    is_published,
+    published_versions,
+    read_inputs,
+    version_path,
+    version_spec,
+)
 from tokenloom.storage.versions.references import Reference, dataset_store, parse_reference, resolve
 
 PROPERTY = settings(deadline=None, database=None, max_examples=count(100, 3000))
@@ -180,3 +188,47 @@ def test_a_listed_file_that_is_damaged_or_missing_is_named(tmp_path: Path) -> No
     store.remove("versions/0123456789abcdef/inputs.json")
     with pytest.raises(FormatError, match=r"inputs\.json: missing from a published version"):
         read_inputs(store, manifest)
+
+
+def read_spec(spec: dict[str, Any]) -> VersionSpec:
+    """Return what is read of a version's spec."""
+    value = empty_manifest("data", A)
+    value["spec"] |= make_spec("store", [{"kind": "jsonl", "path": "/in/a.jsonl"}]).identity() | spec
+    return version_spec(MemoryStore(), read_manifest(sign(value), "manifest"))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {
+            "seed": 2**53 - 1,
+            "splits": {"test": 0.25, "train": 0.75},
+            "documents": {"deduplicate": False, "min_chars": 5, "max_chars": 9},
+            "limit": 3,
+        },
+    ],
+)
+def test_it_has_the_values_of_the_spec_of_the_build(fields: dict[str, Any]) -> None:
+    spec = make_spec("store", [{"kind": "jsonl", "path": "/in/a.jsonl"}], **fields)
+    found = read_spec(spec.identity())
+    assert (found.seed, found.limit) == (spec.seed, spec.limit)
+    assert list(found.splits) == spec.split_shares()
+    for name in ("deduplicate", "min_chars", "max_chars", "exclude", "transform"):
+        assert getattr(found.documents, name) == getattr(spec.documents, name)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"seed": "0"}, "spec.seed must be an integer of 64 bits"),
+        ({"documents": {"min_chars": 1}}, "spec.documents.deduplicate must be given"),
+        ({"documents": {"min_chars": 1, "deduplicate": 1}}, "spec.documents.deduplicate must be true or false"),
+        ({"splits": [["test", 1]]}, "spec.splits must be shares with that of train"),
+        ({"splits": [["train", 2]]}, r"spec.splits\[0\].share must be in \[0, 1\]"),
+        ({"limit": -0.5}, "spec.limit must be an integer of 64 bits"),
+    ],
+)
+def test_a_spec_that_no_build_wrote_is_refused(spec: dict[str, Any], message: str) -> None:
+    with pytest.raises(FormatError, match=rf"versions/a{{16}}/manifest\.json: {message}; restore it"):
+        read_spec(spec)
