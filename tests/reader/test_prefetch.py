@@ -168,9 +168,7 @@ loader = TokenLoader(data, 2)
 loader.start()
 assert inside.wait(60)
 threading.Thread(target=next, args=(loader,), daemon=True).start()
-while loader._lock.acquire(blocking=False):  # until that thread waits for its batch
-    loader._lock.release()
-    time.sleep(0.01)
+time.sleep(0.5)  # until that thread waits for its batch, and has the loader's lock
 child = os.fork()
 if child == 0:
     next(TokenLoader(data, 2, prefetch=0))

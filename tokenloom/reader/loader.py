@@ -135,7 +135,8 @@ class TokenLoader:
         self._io_threads = checked_int("io_threads", io_threads)
         if compare_ranks is not None and not compare_ranks > 0:
             raise ValueError(f"compare_ranks must be a positive number of seconds, or None, not {compare_ranks}")
-        self._compare_ranks = compare_ranks
+        is_alone = self.ranks.origin == "arguments" and self.ranks.world_size == 1
+        self._compare_ranks = None if is_alone else compare_ranks
         self._position = 0  # how many samples of the stream all ranks together have taken
         self._finishes = self.device is not None and self.device.type != "cpu"
         self._times, self._waits = PhaseTimes(), Waits()

@@ -195,7 +195,7 @@ def _of_environment() -> DataRank:
 def compare_ranks(ranks: DataRank, describe: Callable[[], tuple[str, str]], seconds: float) -> None:
     """Raise TokenloomError if ranks of the default process group would read other streams, or wrong rows of it.
 
-    Nothing is compared by one process alone, or where the group can't hold all data ranks.
+    Nothing is compared where the group can't hold all data ranks.
 
     Args:
         ranks: of this process.
@@ -203,8 +203,6 @@ def compare_ranks(ranks: DataRank, describe: Callable[[], tuple[str, str]], seco
             node may have its own copy.
         seconds: how long to wait for a loader of each data rank.
     """
-    if ranks.origin == "arguments" and ranks.world_size == 1:
-        return
     distributed = process_group()
     if distributed is None or distributed.get_backend() in ("fake", "mpi"):  # which have no store that ranks share
         return
