@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokenloom.storage.formats.arrays import AnyArray, Int64s, UInt64s
 
@@ -33,10 +32,10 @@ class ShardPlan(Protocol):
     """Where the tokens of each sample of one shard are; several threads may use it."""
 
     def __len__(self) -> int:
-        """Return the number of samples."""
+        """Count the samples."""
 
     def pieces(self, samples: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-        """Return the pieces of samples, each a range of the shard's tokens.
+        """List the pieces of samples, each a range of the shard's tokens.
 
         Args:
             samples: (n,) numbers of samples, each in [0, len).
@@ -65,7 +64,7 @@ class Packing(ABC):
 
     @abstractmethod
     def plan(self, seq_len: int, offsets: UInt64s) -> ShardPlan:
-        """Return where the samples of a shard are.
+        """Plan the samples of a shard.
 
         Args:
             seq_len: T, in [1, 2**31).
@@ -74,7 +73,7 @@ class Packing(ABC):
         """
 
     def count(self, seq_len: int, offsets: UInt64s) -> int:
-        """Return how many samples a shard has; see plan for arguments."""
+        """Count the samples of a shard; `plan` documents the arguments."""
         return len(self.plan(seq_len, offsets))
 
 
@@ -90,7 +89,7 @@ def length_blocks(offsets: UInt64s) -> Iterator[Int64s]:
 
 
 def cut_lengths(lengths: Int64s, seq_len: int) -> tuple[Int64s, Int64s]:
-    """Return the full chunks of each document before its last piece, (n,), and the tokens of that piece, (n,).
+    """Count the full chunks of each document before its last piece, (n,), and the tokens of that piece, (n,).
 
     The last piece has up to T + 1 tokens, so it may be a full chunk too, and 0 in a document without tokens.
 
@@ -126,12 +125,8 @@ class Document(Packing):
         counts = [np.zeros(0, dtype=np.int64)]
         for lengths in length_blocks(offsets):
             num_before, last = cut_lengths(lengths, seq_len)
-            counts.append(num_before + self._is_sample(last, seq_len))
+            counts.append(num_before + (last >= (2 if self.has_padding else seq_len + 1)))
         return _ChunkPlan(seq_len, offsets, np.concatenate(counts))
-
-    def _is_sample(self, last: Int64s, seq_len: int) -> NDArray[np.bool_]:
-        """Return whether the last piece of a document is a sample, (n,), by its tokens."""
-        return np.equal(last, seq_len + 1)
 
 
 class DocumentPadded(Document):
@@ -140,9 +135,6 @@ class DocumentPadded(Document):
     name = "document_padded"
     has_padding = True
     if_empty = Packing.if_empty
-
-    def _is_sample(self, last: Int64s, seq_len: int) -> NDArray[np.bool_]:
-        return np.greater(last, 1)
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ class BestFit(Packing):
         return num_full + fill_bins(decreasing[:, 0], decreasing[:, 1], seq_len + 1).num_bins
 
     def _cut_documents(self, seq_len: int, offsets: UInt64s) -> tuple[AnyArray, AnyArray]:
-        """Return starts and lengths of all full chunks and remainders of a shard, (num_pieces,), in order.
+        """Cut the documents of a shard into full chunks and remainders: starts and lengths, (num_pieces,), in order.
 
         Both are uint32, or int64 of a shard with 2**32 tokens or more.
         """
@@ -96,13 +96,13 @@ class BestFit(Packing):
         return _with_chunks(starts, lengths, np.repeat(long, num_before), cut, seq_len + 1)
 
     def _kept(self, lengths: AnyArray, seq_len: int) -> AnyArray:
-        """Return how many tokens are kept of each document of (n,) tokens, from its start."""
+        """Count the tokens that each document of (n,) tokens keeps, from its start."""
         if self.overlong == "keep_start":
             return np.minimum(lengths, seq_len + 1)
         return np.where(lengths > seq_len + 1, 0, lengths) if self.overlong == "drop" else lengths
 
     def _padded(self, lengths: AnyArray, seq_len: int) -> AnyArray:
-        """Return how much of a sample pieces of (n,) tokens take: the next multiple, or all of it, T + 1."""
+        """Round the tokens of pieces, (n,), up to what they take of a sample: the next multiple, or all of it, T + 1."""
         multiple = self.pad_documents
         if multiple == 1:
             return lengths
@@ -156,7 +156,7 @@ def _bins_of(seq_len: int, lengths: AnyArray) -> tuple[AnyArray, int]:
 
 
 def _count_sizes(sizes: AnyArray) -> tuple[Int64s, Int64s]:
-    """Return the different sizes of (n,) sizes, ascending, and how many there are of each."""
+    """List the different sizes among (n,) sizes, ascending, and count each."""
     if sizes.max(initial=0) > _COUNTED_SIZE:
         return np.unique(sizes, return_counts=True)
     counts = np.bincount(sizes)
@@ -165,7 +165,7 @@ def _count_sizes(sizes: AnyArray) -> tuple[Int64s, Int64s]:
 
 
 def _stable_order(values: AnyArray, largest: int) -> Int64s:
-    """Return np.argsort(values, kind="stable") of (n,) values in [0, largest], by radix.
+    """Sort as np.argsort(values, kind="stable") does, (n,) values in [0, largest], by radix.
 
     numpy sorts only 8 and 16 bits by radix; of more bits, its stable sort takes several times as long.
     """
@@ -186,7 +186,7 @@ class Filling:
     num_items: Int64s  # (num_runs,)
 
     def bins(self, dtype: AnyDtype) -> AnyArray:
-        """Return the bin of each item, (sum(num_items),) of `dtype`, which must hold the number of items, as packed."""
+        """Number the bin of each item, (sum(num_items),), as packed; the type must hold the number of items."""
         num_items = self.num_items
         first_items = np.cumsum(num_items) - num_items
         bins: AnyArray = np.arange(int(num_items.sum()), dtype=dtype)

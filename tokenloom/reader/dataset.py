@@ -170,7 +170,7 @@ class TokenDataset(SplitSamples):
         super().__init__(store, manifest, split, cache, cut, form, max_open_shards, verify, access)
         of_samples = tuple(name for name in names if name not in ("cu_seqlens", "member"))
         self._sample_format = replace(form, fields=of_samples)
-        self._feeds: dict[int, HostFeed] = {}  # of the last number of samples
+        self._feeds: dict[int, HostFeed] = {}  # the feed of the last call, by its number of samples
         if not len(self):
             warnings.warn(self.why_empty(), stacklevel=2)
 
@@ -211,7 +211,7 @@ class TokenDataset(SplitSamples):
         return self.__dict__ | {"_feeds": {}, "_tokenizer": None}  # both are made again on first use
 
     def _checked(self, indices: Sequence[SupportsIndex]) -> Int64s:
-        """Return indices as numbers in [0, len), (n,); raise IndexError if one is outside of [-len, len)."""
+        """Convert indices to numbers in [0, len), (n,); raise IndexError if one is outside of [-len, len)."""
         requested, size = [operator.index(index) for index in indices], len(self)  # int64 could overflow
         if outside := [number for number in requested if not -size <= number < size]:
             raise IndexError(f"sample {outside[0]} is outside of a dataset with {counted(size, 'sample')}")
@@ -245,7 +245,7 @@ class TokenDataset(SplitSamples):
 
 
 def _checked_learn(learn: str | Collection[str], manifest: Manifest, split: str) -> str | tuple[str, ...] | None:
-    """Return what a model learns, None without masks; raise ValueError if it is not a policy, or leaves nothing."""
+    """Check the policy of targets, None without masks; raise ValueError if it is not one, or leaves nothing."""
     policy: str | tuple[str, ...] = ()
     if isinstance(learn, str):
         policy = learn

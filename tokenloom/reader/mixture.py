@@ -61,7 +61,7 @@ class FingerprintStage(NamedTuple):
     """The weights of a mixture from a sample on."""
 
     from_sample: int
-    weights: list[int]  # of the members, in order
+    weights: list[int]  # one for each member, in order
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,9 @@ class MixtureFingerprint:
     """What determines the sample at a position of the stream of a mixture."""
 
     members: dict[str, DatasetFingerprint]
-    names: list[str]  # of the members, in order
+    names: list[str]  # the members, in order
     weights: list[FingerprintStage]
-    lanes: int | None  # as given for all members
+    lanes: int | None  # the argument of the loader, for all members
 
 
 Fingerprint: TypeAlias = DatasetFingerprint | MixtureFingerprint

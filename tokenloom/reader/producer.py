@@ -198,7 +198,7 @@ class ReadAhead:
         """Begin to read what a window needs, in the order of need."""
         if not self._num_threads or self._is_ended:
             return
-        widths = (window.form.dtype.itemsize, 1)  # of a token, and of its class
+        widths = (window.form.dtype.itemsize, 1)  # a token, and its class
         reads = [
             read
             for part in window.parts
@@ -282,7 +282,7 @@ def block_bytes(stream: Stream) -> int:
     for member in stream.members.values():
         data, order = member.dataset, member.order
         num_active = {"block": order.lanes, "sequential": 1}.get(order.name, len(data.counts))
-        width = data.format.dtype.itemsize + len(data.files) - 1  # of a token, and its class
+        width = data.format.dtype.itemsize + len(data.files) - 1  # a token, and its class
         active_bytes += data.num_tokens * width * min(1, num_active / len(data.counts))
         shards = data.shards
         window = max(window, read_around(shards.cache.folder if shards.cache else Path(shards.store.root)))
