@@ -31,7 +31,7 @@ from tokenloom.storage.stores.store import MAX_TRANSFERS, Store, join_ranges
 if TYPE_CHECKING:
     from pathlib import Path
 
-_REQUEST_BYTES = 4 * 2**20  # at most
+REQUEST_BYTES = 4 * 2**20  # at most
 _NUM_REQUESTS = 32  # at a time
 _SINGLE_SHARE = 1 / 32  # of a shard, in single blocks
 _KEPT_BYTES = 2**28  # of single blocks, in the memory of a process, beside those that were requested last
@@ -139,7 +139,7 @@ def _missing(place: str) -> StoreError:
 
 def runs_of(blocks: Iterable[int], block_bytes: int) -> list[range]:
     """Return ascending blocks as runs of neighbours, each for one request: [1, 2, 3, 7] -> [1, 2, 3], [7]."""
-    longest = max(1, _REQUEST_BYTES // block_bytes)
+    longest = max(1, REQUEST_BYTES // block_bytes)
     return [range(*run) for run in join_ranges(((block, block + 1) for block in blocks), 0, longest)]
 
 

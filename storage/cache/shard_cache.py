@@ -36,7 +36,7 @@ from tokenloom.storage.formats.blocks import blocks_name
 from tokenloom.storage.stores import local_files
 
 _STATISTICS = ("hits", "downloads", "bytes_downloaded", "failed_checks")
-_PATIENCE_SECONDS = 30.0  # to wait for another process's download before blocks are read instead
+PATIENCE_SECONDS = 30.0  # to wait for another process's download before blocks are read instead
 _HEAD_START_SECONDS = 1.0  # for the blocks of the first batch, before whole shards take up the line
 _LOCK_POLL_SECONDS = 0.02  # between attempts to take the lock of a file
 _ROOM_POLL_SECONDS = 0.1  # between attempts to find room, which other downloads take up
@@ -93,7 +93,7 @@ class ShardCache:
             StoreError: the store cannot be read, the cache cannot be written, or the shard does not fit into it.
             FormatError: the store's shard differs from the one listed.
         """
-        end = time.monotonic() + _PATIENCE_SECONDS
+        end = time.monotonic() + PATIENCE_SECONDS
         while (path := self._fetch(request, -1)) is None:
             if request.num_bytes > (self.limit_bytes or math.inf) or time.monotonic() > end:
                 raise StoreError(
@@ -164,7 +164,7 @@ class ShardCache:
 
     def _wait(self, request: ShardRequest) -> bool:
         """Return once the cache has a shard; False if it has no room, or if another process takes too long."""
-        return self._fetch(request, _PATIENCE_SECONDS) is not None
+        return self._fetch(request, PATIENCE_SECONDS) is not None
 
     def _fetch(self, request: ShardRequest, seconds: float) -> Path | None:
         """Return the path of the complete file; None if it does not fit, or another process takes so many seconds."""

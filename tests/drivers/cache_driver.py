@@ -36,7 +36,7 @@ def statistics(process: subprocess.Popen[str]) -> dict[str, int]:
 
 
 def _fetch_all(folder: str, limit_bytes: str, url: str, *words: str) -> None:
-    partial_shard._REQUEST_BYTES = BLOCK_BYTES
+    partial_shard.REQUEST_BYTES = BLOCK_BYTES
     cache, store = ShardCache(Path(folder), int(limit_bytes)), open_store(url)
     for path, sha256, num_bytes, blocks_sha256 in zip(words[::4], words[1::4], words[2::4], words[3::4], strict=True):
         cache.fetch(ShardRequest(store, path, sha256, int(num_bytes), blocks_sha256))

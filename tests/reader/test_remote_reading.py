@@ -56,7 +56,7 @@ Batches = list[dict[str, Any]]
 @pytest.fixture(autouse=True)
 def small_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several requests per shard."""
-    monkeypatch.setattr(partial_shard, "_REQUEST_BYTES", _REQUEST_BYTES)
+    monkeypatch.setattr(partial_shard, "REQUEST_BYTES", _REQUEST_BYTES)
 
 
 @dataclass
@@ -326,7 +326,7 @@ def test_a_cache_smaller_than_the_split_gives_the_same_batches_within_its_limit(
 
 def read_rank(reference: str, folder: str, rank: str, world_size: str) -> None:
     """Run in a process: write a digest of each batch of a rank, and end when all shards are complete."""
-    partial_shard._REQUEST_BYTES = _REQUEST_BYTES
+    partial_shard.REQUEST_BYTES = _REQUEST_BYTES
     cache = ShardCache(Path(folder) / "cache")
     data = TokenDataset(reference, seq_len=_T, cache=cache)
     with (Path(folder) / rank).open("w") as file:
@@ -394,7 +394,7 @@ def test_a_killed_process_blocks_nobody(published: Published, s3_proxy: FaultyPr
     assert len(cached(cache)) < _NUM_SHARDS
     began = time.monotonic()
     assert_all_same(epoch(published.open(cache)), published.local())
-    assert time.monotonic() - began < shard_cache._PATIENCE_SECONDS
+    assert time.monotonic() - began < shard_cache.PATIENCE_SECONDS
     wait_until(lambda: len(cached(cache)) == _NUM_SHARDS)
     assert partials(cache) == []
 
@@ -415,7 +415,7 @@ def test_a_process_that_is_stopped_in_a_download_delays_others_but_does_not_bloc
     try:
         assert os.read(ready, 1)
         os.kill(child, signal.SIGSTOP)
-        monkeypatch.setattr(shard_cache, "_PATIENCE_SECONDS", 0.2)
+        monkeypatch.setattr(shard_cache, "PATIENCE_SECONDS", 0.2)
         assert_all_same(epoch(in_memory.open(cache)), in_memory.local())
     finally:
         os.kill(child, signal.SIGKILL)

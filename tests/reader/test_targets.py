@@ -44,7 +44,7 @@ def reference(folder: Path) -> str:
 @pytest.fixture
 def remote(reference: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The same version in a store whose shards are read through the cache, several requests each."""
-    monkeypatch.setattr(partial_shard, "_REQUEST_BYTES", 256)
+    monkeypatch.setattr(partial_shard, "REQUEST_BYTES", 256)
     with published_in_memory(reference, "targets") as published:
         yield published.url
 

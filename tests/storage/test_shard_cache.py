@@ -36,7 +36,7 @@ NUM_FILES = 6
 @pytest.fixture(autouse=True)
 def small_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several requests per file."""
-    monkeypatch.setattr(partial_shard, "_REQUEST_BYTES", cache_driver.BLOCK_BYTES)
+    monkeypatch.setattr(partial_shard, "REQUEST_BYTES", cache_driver.BLOCK_BYTES)
 
 
 @pytest.fixture
@@ -225,7 +225,7 @@ def test_a_program_exits_while_downloads_are_queued(
         "from tokenloom.storage.stores import open_store\n"
         "from tokenloom.storage.cache.partial_shard import ShardRequest\n"
         "from tokenloom.storage.cache.shard_cache import ShardCache\n"
-        "partial_shard._REQUEST_BYTES = 20_000\n"
+        "partial_shard.REQUEST_BYTES = 20_000\n"
         f"store = open_store({files[0].store.root!r})\n"
         f"requests = [ShardRequest(store, *rest) for rest in {[list(request[1:]) for request in files]!r}]\n"
         f"ShardCache(Path({str(tmp_path)!r}), io_threads=1).ahead(requests)\n"
