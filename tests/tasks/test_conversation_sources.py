@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -341,19 +340,6 @@ def test_a_source_names_its_texts_or_its_conversations(kind: str) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             parsed(**fields)
-
-
-def test_csv_without_header_reads_conversations_by_position(tmp_path: Path) -> None:
-    row = as_cells(chat_rows(2))[1]
-    with (tmp_path / "a.csv").open("w", newline="") as file:
-        csv.writer(file).writerow([row["messages"], row["tools"]])
-    (found,) = texts("csv", tmp_path / "a.csv", messages="0", tools="1", header=False)
-    assert found == texts("jsonl", write_jsonl(tmp_path, chat_rows(2)))[1]
-    named = {"messages": ".", "layout": "prompt_completion", "header": False, "columns": ["prompt", "completion"]}
-    (tmp_path / "a.csv").write_text("Hi,So.\n")
-    assert texts("csv", tmp_path / "a.csv", **named) == [
-        '{"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":"So."}]}'
-    ]
 
 
 @pytest.mark.parametrize(

@@ -37,14 +37,6 @@ def read(path: Path, **options: Any) -> list[Row]:
     return read_file("csv", path, **{"delimiter": ",", "header": False, **options})
 
 
-@pytest.mark.parametrize(
-    "source", [{"columns": ["label", "title", "text"]}, {"text": 2}, {"text": "2"}, {"text": 2, "id": 0}]
-)
-def test_a_file_without_a_header_keeps_its_first_row(source: dict[str, Any], tmp_path: Path) -> None:
-    spec = spec_of(news(tmp_path), header=False, **source)
-    assert stored_texts(spec, build(spec).version) == ["Lines", "Short-sellers, again", "Soaring"]
-
-
 def test_rows_without_a_header_are_numbered_from_0(tmp_path: Path) -> None:
     path = news(tmp_path)
     wanted = [(0, "Short-sellers, again"), (1, "Soaring"), (2, "Lines")]

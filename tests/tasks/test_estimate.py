@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -201,17 +200,6 @@ def test_a_file_under_two_names_is_encoded_once_and_counts_twice(tmp_path: Path)
     assert_near(fresh.spill_bytes, written_bytes(spec, "work/spills"), 0.25)  # of 40 headers too
 
 
-def test_filtered_rows_do_not_count_in_an_estimate(tmp_path: Path) -> None:
-    texts = make_texts(400_000)
-    table = pa.table({"text": texts, "label": [i % 4 for i in range(len(texts))]})
-    pq.write_table(table, tmp_path / "a.parquet")
-    source = {"kind": "parquet", "path": str(tmp_path / "a.parquet"), "filter": "label == 1"}
-    estimate = estimate_of(make_spec(tmp_path / "store", [source]))
-    kept = texts[1::4]
-    assert estimate.num_documents == len(kept)
-    assert estimate.num_tokens == sum(len(text.encode()) + 1 for text in kept)
-
-
 # A disk that is too small
 
 
@@ -240,21 +228,6 @@ def test_a_plan_refuses_what_the_disk_cant_hold(
     assert shown_bytes(need) in said
     assert "free" in said
     assert NEXT_STEP.search(said)
-
-
-def test_a_build_that_just_fits_is_built(
-    project: BuildSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    leave_free(monkeypatch, estimate_of(project).disk_bytes)
-    assert main(["plan", str(tmp_path / "spec.yaml"), "--json"]) == 0
-    planned = json.loads(capsys.readouterr().out)
-    result = build(project)
-    assert result.published
-    assert planned["version"] == result.version
-    assert planned["estimate"]["num_documents"] == totals(result)[1]
-    leave_free(monkeypatch, 0)
-    assert build(project).published is False  # there is nothing to write
-    assert main(["plan", str(tmp_path / "spec.yaml"), "--json"]) == 0
 
 
 @pytest.mark.parametrize(("free", "is_warned"), [(None, False), (10**12, False), (20_000, True)])

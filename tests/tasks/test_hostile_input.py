@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import base64
 import bz2
-import csv
 import gzip
 import io
 import json
 import random
 import struct
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -27,7 +25,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as encryption
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import raw_parquet as raw
@@ -37,7 +34,6 @@ from tests.builders.refusals import TEXTS, assert_builds, assert_nothing_visible
 from tests.builders.row_files import write_rows
 from tests.counts import SUMMARY, count
 from tests.drivers.reading_driver import MAX_BYTES, Children, Outcome
-from tests.tasks.test_sources import read_file
 from tokenloom.errors import BadRow, InputError, TokenloomError, WorkerLost
 from tokenloom.tasks.running import steps
 from tokenloom.tasks.sources import FileRange, Rows, make_reader
@@ -531,20 +527,6 @@ def test_it_is_refused(what: str, tmp_path: Path) -> None:
 fields = st.text(st.sampled_from("ab\",;\t \r\n'\0é\u2028"), max_size=6)
 
 
-@settings(max_examples=count(150, 3000), deadline=None)
-@given(st.lists(st.tuples(fields, fields), min_size=1), st.sampled_from(",;\t|"), st.sampled_from(["\n", "\r\n", "\r"]))
-def test_fields_with_quotes_line_ends_and_delimiters_come_back(
-    rows: list[tuple[str, str]], delimiter: str, end: str
-) -> None:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, delimiter=delimiter, lineterminator=end, quoting=csv.QUOTE_ALL)
-    writer.writerows([("other", "text"), *rows])
-    with tempfile.TemporaryDirectory() as folder:
-        (path := Path(folder, "a.csv")).write_text(text.getvalue(), newline="")
-        found = read_file("csv", path, delimiter=delimiter)
-    assert found == [(i, one) for i, (_, one) in enumerate(rows)]
-
-
 # Several files and paths
 
 
@@ -634,15 +616,6 @@ def test_a_pointer_of_git_lfs_in_a_store_is_refused_by_name() -> None:
     fsspec.filesystem("memory").pipe("/pointers/a.txt", POINTER)
     with pytest.raises(InputError, match=r"memory://pointers/a.txt: a pointer of Git LFS"):
         list(make_reader({"kind": "text", "max_bytes": 2**20}).read("memory://pointers/a.txt", FileRange(0, 1)))
-
-
-@pytest.mark.parametrize("pattern", ["*.parquet", "x.parquet"])
-def test_a_folder_where_a_file_should_be_is_refused(pattern: str, tmp_path: Path) -> None:
-    (tmp_path / "x.parquet").mkdir()
-    write_parquet(tmp_path / "y.parquet", TEXTS)
-    assert_refused(spec_of(tmp_path / pattern), str(tmp_path / "x.parquet"), "a folder")
-    (tmp_path / "x.parquet").rmdir()
-    assert_builds(spec_of(tmp_path / "*.parquet"), TEXTS)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl", "csv", "text"])

@@ -10,7 +10,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from tests.builders.datasets import build, listed_files, make_spec, stored_documents, write_jsonl
+from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
 from tests.builders.observing import messages_of_builds
 from tests.builders.refusals import assert_refused
 from tests.servers.faulty_proxy import FaultyProxy
@@ -88,15 +88,6 @@ def test_the_version_is_that_of_the_files_that_remain(tree: Path) -> None:
     assert left.num_encoded == again.num_encoded == 5
     before = make_spec(tree.parent / "before", spec.model_dump()["sources"])
     assert listed_files(spec, again.version) == listed_files(before, again.version)
-
-
-def test_spills_are_reused_whatever_is_left_out(tree: Path) -> None:
-    build(spec_of(tree))
-    spec = spec_of(tree, "*/old/*")
-    result = build(spec)
-    assert result.published
-    assert result.num_encoded == 0
-    assert "2024/old/a.txt" not in {document["path"] for document in stored_documents(spec, result.version)}
 
 
 def test_special_files_and_names_that_are_not_utf8_can_be_left_out(tmp_path: Path) -> None:

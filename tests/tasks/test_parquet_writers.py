@@ -177,51 +177,7 @@ def test_pandas(tmp_path: Path, engine: Any, dtype: Any) -> None:
     assert_round_trips(tmp_path / "a.parquet", num_groups=4)
 
 
-@through_pandas
-@pytest.mark.parametrize("engine", ["pyarrow", "fastparquet"])
-@pytest.mark.parametrize("name", ["key", None])
-def test_an_index_of_pandas_is_a_column(tmp_path: Path, engine: Any, name: str | None) -> None:
-    pd = pytest.importorskip("pandas")
-    pytest.importorskip(engine)
-    index = pd.Index([f"id {i}" for i in range(len(TEXTS))], name=name)
-    pd.DataFrame({"text": TEXTS}, index=index).to_parquet(tmp_path / "a.parquet", engine=engine)
-    column = name or next(c for c in pq.read_schema(tmp_path / "a.parquet").names if c != "text")
-    _, ids, _ = built(tmp_path / "a.parquet", id=column)
-    assert ids == {row: f"id {row}" for row, text in enumerate(TEXTS) if text}
-
-
 # fastparquet
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"object_encoding": "utf8"},
-        {"object_encoding": "utf8", "has_nulls": True},
-        *({"object_encoding": "utf8", "compression": name} for name in ("GZIP", "ZSTD", "SNAPPY", "LZ4", "BROTLI")),
-        {"stats": True},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("dtype", ["object", "str"])
-def test_fastparquet(tmp_path: Path, options: dict[str, Any], dtype: Any) -> None:
-    pd = pytest.importorskip("pandas")
-    fastparquet = pytest.importorskip("fastparquet")
-    frame = pd.DataFrame({"text": pd.Series(TEXTS, dtype=dtype), "number": range(len(TEXTS))})
-    fastparquet.write(str(tmp_path / "a.parquet"), frame, row_group_offsets=GROUP_ROWS, **options)
-    assert_round_trips(tmp_path / "a.parquet", num_groups=4)
-
-
-def test_a_folder_of_fastparquet_is_its_parts(tmp_path: Path) -> None:
-    pd = pytest.importorskip("pandas")
-    fastparquet = pytest.importorskip("fastparquet")
-    frame = pd.DataFrame({"text": [text or "none" for text in TEXTS]})
-    fastparquet.write(str(tmp_path / "set"), frame, row_group_offsets=GROUP_ROWS, file_scheme="hive")
-    assert (tmp_path / "set" / "_metadata").exists()
-    spec = make_spec(tmp_path, [{"kind": "parquet", "path": str(tmp_path / "set" / "*.parquet")}])
-    documents = stored_documents(spec, build(spec).version)
-    assert {document["ids"].tobytes().decode() for document in documents} == set(frame["text"])
 
 
 # polars
@@ -235,13 +191,6 @@ def test_polars(tmp_path: Path, compression: Any, kind: str) -> None:
     frame = pl.DataFrame({"number": range(len(TEXTS)), "text": pl.Series(values, dtype=getattr(pl, kind))})
     frame.write_parquet(tmp_path / "a.parquet", compression=compression, row_group_size=GROUP_ROWS)
     assert_round_trips(tmp_path / "a.parquet", num_groups=4)
-
-
-def test_lists_of_polars_are_their_lines(tmp_path: Path) -> None:
-    pl = pytest.importorskip("polars")
-    lists = [["one", "two"], ["three"], ["four", None, "five"], None, []]
-    pl.DataFrame({"text": lists}).write_parquet(tmp_path / "a.parquet")
-    assert_round_trips(tmp_path / "a.parquet", ["one\ntwo", "three", "four\nfive", None, None])
 
 
 # DuckDB

@@ -276,12 +276,6 @@ def test_a_file_of_something_else_is_refused(form: str, name: str, data: bytes, 
         read_all(form, tmp_path / name)
 
 
-def test_ids_of_another_type_are_outside_of_the_vocabulary(tmp_path: Path) -> None:
-    (tmp_path / "train.bin").write_bytes(_RAW)
-    with pytest.raises(InputError, match=r"train.bin, document at token 0: its token 0 is 393221.*the type of the ids"):
-        read_all("nanogpt", tmp_path / "train.bin", dtype="uint32")
-
-
 def test_a_vocabulary_too_large_for_nanogpt_needs_a_type(tmp_path: Path) -> None:
     np.array([5, _EOT, 6], np.uint32).tofile(tmp_path / "train.bin")
     with pytest.raises(InputError, match=r"train.bin: nanoGPT's 16 bits can't hold 70,000 ids; set dtype"):
@@ -417,12 +411,6 @@ def test_rows_of_any_integer_type_are_read(kind: Any, file_of_rows: Path) -> Non
     reader = _reader("huggingface", has=["index", "attention_mask"])
     again = [rows for part in reader.locate(str(path), [4]) for rows in reader.read(str(path), part)]
     assert (4, [8, 9, 10]) in documents_in(again)
-
-
-def test_labels_are_the_mask(file_of_rows: Path) -> None:
-    labels = [[-100, 6, _EOT], [7, -100], []]
-    found = read_all("huggingface", _written(file_of_rows, _table([[5, 6, _EOT], [7, 8], []], labels)))
-    assert masks_in(found) == [[0, 1, 1], [1, 0, 0], [0]]
 
 
 @pytest.mark.parametrize("name", ["assistant_masks", "completion_mask", "loss_mask"])

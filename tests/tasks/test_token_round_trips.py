@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 import uuid
 from collections import defaultdict
 from pathlib import Path
@@ -19,7 +17,6 @@ from tests.builders.token_files import ids_in
 from tests.counts import full_only
 from tests.servers.s3_server import BUCKET, upload
 from tests.tasks.test_tokens import tokens_spec
-from tokenloom.errors import InputError
 from tokenloom.flows.export_steps import export_directly
 from tokenloom.storage.formats.classes import learned_classes
 from tokenloom.storage.versions.document_tables import VersionTables
@@ -68,13 +65,6 @@ def exported(masked: Exportable, tmp_path_factory: pytest.TempPathFactory) -> di
     for name in names:
         export_directly(masked.reference, name, str(folder / name), ExportOptions([]), 0)
     return {name: folder / name for name in names}
-
-
-def _damaged(data: bytes, other: bytes, how: str) -> bytes:
-    """Return a file that is cut off, is that of another part, or of anything else."""
-    if how == "swapped":
-        return other
-    return {"cut": data[: len(data) // 3], "cut a little": data[:-1], "foreign": b"\x07\xff" * (len(data) // 2)}[how]
 
 
 def _exported(version: Exportable, name: str, folder: Path, patch: pytest.MonkeyPatch) -> str:
@@ -135,33 +125,6 @@ def test_every_document_of_an_export_is_read_in_order(
         if name in _INFERRING:  # an empty document at the end of a file looks like none
             documents, expected = (list(filter(None, each)) for each in (documents, expected))
         assert documents == expected
-
-
-@pytest.mark.parametrize("how", ["cut", "cut a little", "swapped", "foreign"])
-@pytest.mark.parametrize(
-    ("name", "suffixes"),
-    [
-        ("megatron", [".bin", ".idx"]),
-        ("olmo", ["token_ids_part_0000.npy", ".csv.gz", "labels_mask_part_0000.npy"]),
-        ("llmc", [".bin"]),
-        ("datatrove", [".ds", ".index", ".loss"]),
-        ("huggingface", [".arrow"]),
-        ("parquet", [".parquet"]),
-    ],
-)
-def test_a_file_that_is_cut_swapped_or_foreign_is_found(
-    name: str, suffixes: list[str], how: str, masked: Exportable, exported: dict[str, Path], tmp_path: Path
-) -> None:
-    for i, suffix in enumerate(suffixes):
-        if how == "swapped" and len(suffixes) == 1:
-            return  # a file to which no other belongs may be anywhere
-        folder = shutil.copytree(exported[name], tmp_path / str(i))
-        first, other = sorted(path for path in folder.rglob(f"*{suffix}") if path.name != path.stem)[:2]
-        assert first.stat().st_size != other.stat().st_size
-        first.write_bytes(_damaged(first.read_bytes(), other.read_bytes(), how))
-        with pytest.raises(InputError, match=re.escape(first.name[: first.name.index(".")])) as raised:
-            _read(name, str(folder / _IMPORTS[name][1]), masked.vocab_size)
-        assert "\n" not in str(raised.value)
 
 
 @pytest.mark.usefixtures("s3_proxy")

@@ -20,12 +20,11 @@ from pydantic import ValidationError
 
 from tests.builders.chat_tokenizer import write_chat_tokenizer
 from tests.builders.commands import run_json
-from tests.builders.datasets import build, build_record, jsonl_spec, local_store, make_spec
+from tests.builders.datasets import build, make_spec
 from tests.builders.exported import Documents
 from tests.builders.mutations import damaged
 from tests.builders.token_files import TYPES, ids_in, write_megatron
 from tests.counts import count
-from tokenloom import Mixture, TokenDataset
 from tokenloom.cli.main import main
 from tokenloom.errors import BadRow, InputError
 from tokenloom.flows.direct import plan_directly
@@ -187,15 +186,6 @@ def test_damaged_files_are_named_with_the_rule_and_the_next_step(what: str, tmp_
     assert "\n" not in str(found.value)
 
 
-def test_an_index_that_ends_with_the_file_but_has_other_documents_is_read_as_it_says(tmp_path: Path) -> None:
-    path = write_megatron(tmp_path / "a", [[[5, 6, 7, 8]]])
-    write_megatron(tmp_path / "b", [[[1, 2]], [[3, 4]]])
-    shutil.copy(tmp_path / "b.idx", tmp_path / "a.idx")
-    spec = tokens_spec(tmp_path, path, 100)
-    build(spec)
-    assert sorted(documents_of(spec)) == [[5, 6, _EOT], [7, 8, _EOT]]
-
-
 def _plain_megatron(index: bytes, data: bytes) -> Documents:
     """Return the documents of an .idx and a .bin, one sequence after the other."""
     code, (num_sequences, num_bounds) = index[17], struct.unpack_from("<QQ", index, 18)
@@ -243,12 +233,6 @@ def test_an_id_outside_of_the_vocabulary_names_file_and_document(code: int, ids:
     spec = tokens_spec(tmp_path, path, 100, documents={"on_error": "skip"})
     assert build(spec).facts.quarantined == {"tokens-0": {"unknown_id": 1}}
     assert sorted(documents_of(spec)) == [[5, _EOT], [7, _EOT]]
-
-
-def test_a_negative_id_is_outside_of_the_largest_vocabulary(tmp_path: Path) -> None:
-    path = write_megatron(tmp_path / "a", [[[5, -3, _EOT]]], 4)
-    with pytest.raises(BadRow, match=r"a\.bin, document 0: its token 1 is -3, outside of the vocabulary"):
-        build(tokens_spec(tmp_path, path, 2**32))
 
 
 def test_a_document_above_the_limit_is_skipped_without_being_read(
@@ -396,15 +380,6 @@ def test_a_text_needs_the_tokenizer_that_made_the_ids(tmp_path: Path, capsys: py
     assert shown["text"] == "5 6"
 
 
-def test_every_document_is_compared_with_its_source(imported: BuildSpec, tmp_path: Path) -> None:
-    _, manifest = resolve(parse_reference(f"{imported.store}/data"))
-    record = build_record(local_store(imported.store, "data"), manifest.version)
-    assert record.measured["documents_encoded_again"] == len(_TEXTS)
-    assert "documents_inferred" not in record.measured
-    verified = verify_directly(f"{imported.store}/data", True, None, 0)
-    assert (verified["damages"], verified["warnings"], verified["documents_encoded_again"]) == ([], [], len(_TEXTS))
-
-
 def test_inspect_and_report_say_no_bytes_of_text(imported: BuildSpec, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", f"{imported.store}/data"]) == 0
     page = Path(capsys.readouterr().out.split("  ")[0]).read_text()
@@ -435,18 +410,6 @@ def test_a_mask_that_is_imported_is_shown_checked_and_a_gate(
     assert main(["report", reference]) == 0
     page = Path(capsys.readouterr().out.split("  ")[0]).read_text()
     assert "those that the masks of the source say" in page
-
-
-def test_tokens_and_texts_of_one_tokenizer_are_members_of_a_mixture(imported: BuildSpec, tmp_path: Path) -> None:
-    texts = jsonl_spec(tmp_path, [f"a new text {i}" for i in range(30)], splits={"train": 1.0})
-    build(texts)
-    members = [TokenDataset(f"{spec.store}/data", seq_len=16) for spec in (imported, texts)]
-    Mixture({"old": (members[0], 1), "new": (members[1], 1)})
-    (tmp_path / "other").mkdir()
-    other = tokens_spec(tmp_path / "other", write_megatron(tmp_path / "other" / "a", [[[5] * 40]], 1), 256, 255)
-    build(other)
-    with pytest.raises(ValueError, match="must have the same tokenizer"):
-        Mixture({"old": (members[0], 1), "other": (TokenDataset(f"{other.store}/data", seq_len=16), 1)})
 
 
 def test_the_files_of_the_tokenizer_that_decodes_are_part_of_the_version(
