@@ -46,7 +46,7 @@ _GAP_TOKENS = 8192  # between documents that are read in one range
 _CLOSE_BLOCK_BYTES, _APART_BLOCK_BYTES = 16 * 2**20, 2**20
 
 
-class SampledDocument(NamedTuple):
+class CheckedDocument(NamedTuple):
     """A document of a version: its source row, its content, and tokens [start, end) of its shard."""
 
     input_index: int
@@ -62,7 +62,7 @@ class SampledDocument(NamedTuple):
         return f"shard {self.shard.entry.name.removesuffix('.tok')} at token {self.start}"
 
 
-def choose_documents(shards: Sequence[StoredShard], num_inputs: int) -> list[SampledDocument]:
+def choose_documents(shards: Sequence[StoredShard], num_inputs: int) -> list[CheckedDocument]:
     """Return up to 1,000 documents or about 1,000,000 tokens of a version, sorted by input and row.
 
     They are the same ones each time.
@@ -92,7 +92,7 @@ def choose_documents(shards: Sequence[StoredShard], num_inputs: int) -> list[Sam
         shard, rows = heads[head]
         i = position - int(ends[head])  # from the end
         place = int(rows.input[i]), int(rows.row[i]), content_digits(rows.content[i])
-        chosen.append(SampledDocument(*place, shard, int(rows.start[i]), int(rows.start[i]) + int(rows.num_tokens[i])))
+        chosen.append(CheckedDocument(*place, shard, int(rows.start[i]), int(rows.start[i]) + int(rows.num_tokens[i])))
     return chosen
 
 
@@ -111,12 +111,12 @@ class Sample(NamedTuple):
     """Documents of one input, sorted by row, to read and encode again and to compare with their shards."""
 
     file: InputFile
-    documents: list[SampledDocument]
+    documents: list[CheckedDocument]
 
 
 def divide_by_input(
-    chosen: Sequence[SampledDocument], inputs: Sequence[InputFile | None]
-) -> Iterator[list[SampledDocument]]:
+    chosen: Sequence[CheckedDocument], inputs: Sequence[InputFile | None]
+) -> Iterator[list[CheckedDocument]]:
     """Yield the chosen documents of each input; those of a large file in several parts, which workers share.
 
     Args:
@@ -135,7 +135,7 @@ class Difference(NamedTuple):
     """A document that differs from its source: the row is "gone", its "text" or its "ids" (or classes) differ."""
 
     kind: Literal["gone", "text", "ids"]
-    document: SampledDocument
+    document: CheckedDocument
     source_place: str  # file and row
 
 
@@ -168,7 +168,7 @@ def _compare(
     encoder: DocumentEncoder,
     rows: Rows,
     place_of: PlaceOf,
-    wanted: dict[int, SampledDocument],
+    wanted: dict[int, CheckedDocument],
     stored: dict[int, tuple[AnyArray, NDArray[np.uint8]]],
 ) -> Iterator[Difference]:
     """Yield the rows that differ from what is stored of their documents, which are removed from `wanted`."""
@@ -192,9 +192,9 @@ def _compare(
         progress.report(progress.Advanced(num_documents=len(documents), done=len(documents)))
 
 
-def _close_runs(documents: Sequence[SampledDocument]) -> list[list[SampledDocument]]:
+def _close_runs(documents: Sequence[CheckedDocument]) -> list[list[CheckedDocument]]:
     """Divide documents of one input into those that are close together in a shard."""
-    runs: list[list[SampledDocument]] = []
+    runs: list[list[CheckedDocument]] = []
     for one in sorted(documents, key=lambda one: (one.shard.entry.name, one.start)):
         last = runs[-1][-1] if runs else None
         if last and last.shard.entry.name == one.shard.entry.name and one.start <= last.end + _GAP_TOKENS:
@@ -204,7 +204,7 @@ def _close_runs(documents: Sequence[SampledDocument]) -> list[list[SampledDocume
     return runs
 
 
-def _read_run(run: Sequence[SampledDocument]) -> dict[int, tuple[AnyArray, NDArray[np.uint8]]]:
+def _read_run(run: Sequence[CheckedDocument]) -> dict[int, tuple[AnyArray, NDArray[np.uint8]]]:
     """Return the ids and classes of documents of one shard by their rows, read in one range of each file."""
     shard, first, end = run[0].shard, run[0].start, run[-1].end
     ids, classes = shard.tokens(first, end), shard.classes(first, end)

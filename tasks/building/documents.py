@@ -37,7 +37,7 @@ from tokenloom.tasks.sources.base import PlaceOf, Rows
 from tokenloom.tokenizers import Tokenizer, load_job_tokenizer, load_once, pinned_fields
 from tokenloom.tokenizers.base import text_bytes
 from tokenloom.tokenizers.fast.proofs import installed_library
-from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer, Router, ending_if_hung, left_to_reference
+from tokenloom.tokenizers.fast.tokenizer import NO_OVERLAP, FastTokenizer, Router, ending_if_hung, left_to_reference
 
 if TYPE_CHECKING:  # Jinja stays out of builds without conversations
     from tokenloom.chat.encoding import ChatEncoder
@@ -45,7 +45,7 @@ if TYPE_CHECKING:  # Jinja stays out of builds without conversations
     from tokenloom.tokenizers.fast.encoder import FastEncoder
     from tokenloom.tokenizers.fast.probe import SliceJob
 
-_PART_CHARS = 4_000_000  # rendered text in memory at a time: a template may write much
+PART_CHARS = 4_000_000  # rendered text in memory at a time: a template may write much
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class _Conversations(DocumentEncoder):
             num_chars += len(one.text)
             if (num_bytes := len(one.text.encode())) > self.tokenizer.max_text_bytes:
                 found[position] = too_large(num_bytes, self.tokenizer)
-            if num_chars >= _PART_CHARS:
+            if num_chars >= PART_CHARS:
                 break
         return rendered, found
 
@@ -205,7 +205,7 @@ def encoding_tokenizer(build: Build) -> Tokenizer:
         return reference
     encoder = _fast_encoder(reference)  # type: ignore[arg-type]  # it is hashable
     router = Router([*left_to_reference(), *proof.odd], encoder.spellings)
-    return FastTokenizer(reference, encoder, router, build.check)
+    return FastTokenizer(reference, encoder, router, build.overlap)
 
 
 @lru_cache(maxsize=2)
@@ -217,7 +217,7 @@ def _fast_encoder(reference: Any) -> FastEncoder:  # a protocol can't say that i
 
 def load_for_measuring(build: Build) -> Tokenizer:
     """Return the tokenizer of a build without its sample, to measure its speed; errors as load_job_tokenizer."""
-    return encoding_tokenizer(replace(build, check=NO_CHECK))
+    return encoding_tokenizer(replace(build, overlap=NO_OVERLAP))
 
 
 def preload_encoder(definition: Mapping[str, Any]) -> None:

@@ -25,8 +25,8 @@ from tokenloom.storage.work.spill import TABLE_DTYPE, Spill
 from tokenloom.tasks.building.plan import Build
 from tokenloom.tasks.rows.rules import is_excluded
 
-_WRITE_TOKENS = 2**20
-_GAP_BYTES = 2**20  # reading a smaller gap takes less time than another read of a remote store
+WRITE_TOKENS = 2**20
+GAP_BYTES = 2**20  # reading a smaller gap takes less time than another read of a remote store
 
 
 @dataclass(frozen=True)
@@ -145,12 +145,12 @@ class _Run:
 
 
 def _plan_runs(spills: list[SpillEntry], piece: Piece, token_bytes: int) -> Iterator[_Run]:
-    """Yield the reads for the tokens of a piece, spill by spill; gaps above _GAP_BYTES are not read."""
+    """Yield the reads for the tokens of a piece, spill by spill; gaps above GAP_BYTES are not read."""
     by_place = np.lexsort((piece.rows["start"], piece.spill_position))
     starts = piece.rows["start"][by_place].astype(np.int64)
     ends = starts + piece.rows["num_tokens"][by_place]
     gaps = starts[1:] - ends[:-1]
-    is_cut = (np.diff(piece.spill_position[by_place]) != 0) | (gaps * token_bytes > _GAP_BYTES)
+    is_cut = (np.diff(piece.spill_position[by_place]) != 0) | (gaps * token_bytes > GAP_BYTES)
     bounds = [0, *(np.flatnonzero(is_cut) + 1).tolist(), len(by_place)]
     for first, last in pairwise(bounds):
         lengths = np.zeros(2 * (last - first), np.int64)
@@ -165,7 +165,7 @@ Gathered = tuple[NDArray[Any], NDArray[np.uint32], NDArray[np.uint8] | None]
 
 
 def gather_tokens(build: Build, spills: list[SpillEntry], piece: Piece) -> Iterator[Gathered]:
-    """Yield the piece's documents in order, about _WRITE_TOKENS at a time, with classes if the build has any.
+    """Yield the piece's documents in order, about WRITE_TOKENS at a time, with classes if the build has any.
 
     The tokens of a spill without classes are plain text.
     """
@@ -184,7 +184,7 @@ def gather_tokens(build: Build, spills: list[SpillEntry], piece: Piece) -> Itera
     classes_of = None if classes is None else as_segments(classes, lengths)
     num_tokens = piece.rows["num_tokens"]
     offsets = np.concatenate([[0], np.cumsum(num_tokens, dtype=np.int64)])
-    for start, end in runs_of(offsets, _WRITE_TOKENS):
+    for start, end in runs_of(offsets, WRITE_TOKENS):
         order = element[start:end]
         taken = None if classes_of is None else take_segments(classes_of, order, np.dtype(np.uint8))
         yield take_segments(documents, order, dtype), num_tokens[start:end], taken

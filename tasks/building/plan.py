@@ -28,14 +28,14 @@ from tokenloom.tasks.sources import PartitionRange, make_reader
 from tokenloom.tasks.sources.files import naming_source, sharing_files
 from tokenloom.tokenizers import ReferenceTokenizer, load_once, pinned_fields
 from tokenloom.tokenizers.fast.proofs import REFERENCE, Choice, Proof, choose
-from tokenloom.tokenizers.fast.tokenizer import SAMPLE, Check
+from tokenloom.tokenizers.fast.tokenizer import SAMPLE, Overlap
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes
     from tokenloom.spec.build_spec import BuildSpec
 
 SAMPLE_BYTES = 1_100_000  # both libraries encode at least this much text of a build,
 _MIN_SAMPLE_SHARE = 0.001  # and at least this share
-_MIN_FAST_BYTES = 2_000_000  # the reference would encode half of a smaller text as the sample
+MIN_FAST_BYTES = 2_000_000  # the reference would encode half of a smaller text as the sample
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Build:
     documents, `chat` renders conversations, None if no source has any. `has_ids` says that a source names ids,
     `has_classes` that tokens have classes: those of conversations, or of imported masks. `excludes` says that contents
     are excluded. `limit` is that of a try-out. `proof` is that of the fast encoder, None if the reference encodes;
-    `check` says which texts the reference encodes too. `tokenizer_files` are those of a published version, None to read
+    `overlap` says which texts the reference encodes too. `tokenizer_files` are those of a published version, None for
     those that the definition names.
     """
 
@@ -72,7 +72,7 @@ class Build:
     definition: dict[str, Any]
     rules: RowRules
     proof: Proof | None = None
-    check: Check = SAMPLE
+    overlap: Overlap = SAMPLE
     tokenizer_files: dict[str, bytes] | None = None
     chat: ChatDefinition | None = None
     has_ids: bool = False
@@ -244,12 +244,12 @@ def with_partitions(plan: BuildPlan, cuts: list[list[PartitionRange]]) -> BuildP
     cached = frozenset(name for name, record in found.items() if may_reuse(record, build.definition))
     plan = replace(plan, partitions=partitions, cached=cached)
     num_bytes = sum(part.num_bytes for part in plan.missing)
-    if num_bytes < _MIN_FAST_BYTES:
-        choice = Choice(reason=f"less than {_MIN_FAST_BYTES // 10**6} MB of text is to be encoded")
+    if num_bytes < MIN_FAST_BYTES:
+        choice = Choice(reason=f"less than {MIN_FAST_BYTES // 10**6} MB of text is to be encoded")
     else:
         choice = choose(plan.reference, build.definition)
-    check = Check(min(1.0, max(_MIN_SAMPLE_SHARE, SAMPLE_BYTES / max(1, num_bytes))))
-    return replace(plan, choice=choice, build=replace(build, proof=choice.proof, check=check))
+    overlap = Overlap(min(1.0, max(_MIN_SAMPLE_SHARE, SAMPLE_BYTES / max(1, num_bytes))))
+    return replace(plan, choice=choice, build=replace(build, proof=choice.proof, overlap=overlap))
 
 
 def may_reuse(record: PartitionRecord, definition: Mapping[str, Any]) -> bool:

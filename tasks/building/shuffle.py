@@ -40,7 +40,7 @@ from tokenloom.tasks.running import progress
 
 # Small pieces use the same memory again. Of large builds, each piece reads a range of each of many spills.
 _MIN_PIECE_BYTES, _MAX_PIECE_BYTES, _SPILL_PIECE_BYTES = 2**25, 2**27, 2**20
-_PIECE_DOCUMENTS = 1_000_000
+PIECE_DOCUMENTS = 1_000_000
 
 
 def shuffle_shard(build: Build, position: int) -> ShardRecord:
@@ -152,6 +152,6 @@ def _info(build: Build, shard: ShardRange) -> dict[str, Any]:
 def _pieces(shard: ShardRange, num_spills: int, build: Build) -> list[tuple[int, int]]:
     token_bytes = shard.num_tokens * (token_dtype(build.tokenizer.vocab_size).itemsize + build.has_classes)
     piece_bytes = min(max(_MIN_PIECE_BYTES, num_spills * _SPILL_PIECE_BYTES), _MAX_PIECE_BYTES)
-    max_documents = _PIECE_DOCUMENTS // 8 if build.has_ids else _PIECE_DOCUMENTS  # an id may take 1 KB
+    max_documents = PIECE_DOCUMENTS // 8 if build.has_ids else PIECE_DOCUMENTS  # an id may take 1 KB
     count = max(1, -(-token_bytes // piece_bytes), -(-shard.num_documents // max(1, max_documents)))
     return [equal_part(i, count, shard.start_key, shard.end_key) for i in range(count)]

@@ -36,7 +36,7 @@ from tokenloom.tokenizers import Tokenizer
 from tokenloom.tokenizers.base import text_bytes
 from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
 
-_SPILL_TEXT_BYTES = 64_000_000
+SPILL_TEXT_BYTES = 64_000_000
 
 
 class _SpillWriter:
@@ -121,7 +121,7 @@ def _encode_partition(build: Build, part: Partition, limit: int | None, tokenize
                 writer.add(documents, len(text_bytes(rows.texts)[0]))
                 del documents, encoded
             del rows
-            writer.flush(_SPILL_TEXT_BYTES)
+            writer.flush(SPILL_TEXT_BYTES)
         writer.flush()
     progress.report(progress.Advanced(done=writer.bytes_left))
     record = tally.record(writer.spills, quarantine.num_bytes, quarantine.checksum.hexdigest())

@@ -23,7 +23,7 @@ from tokenloom.tasks.building.plan import SAMPLE_BYTES, Build, BuildPlan
 from tokenloom.tasks.building.version_facts import INFERRED
 from tokenloom.tasks.running.steps import Job
 from tokenloom.tasks.sources.base import INDEX
-from tokenloom.tokenizers.fast.tokenizer import FIRST_TEXTS, NO_CHECK
+from tokenloom.tokenizers.fast.tokenizer import FIRST_TEXTS, NO_OVERLAP
 from tokenloom.wording import counted
 
 _REPORT_AT = "https://github.com/tokenloom/tokenloom/issues"
@@ -45,7 +45,7 @@ def check_jobs(plan: BuildPlan, assignment: Assignment, records: Sequence[ShardR
     build = replace(
         plan.build,
         proof=plan.build.proof if assignment.encoders else None,
-        check=NO_CHECK if is_sampled else FIRST_TEXTS,
+        overlap=NO_OVERLAP if is_sampled else FIRST_TEXTS,
     )
     shards = [StoredShard(build.store, build.version, record.entry) for record in records]
     jobs = []

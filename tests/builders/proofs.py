@@ -6,7 +6,7 @@ from tokenloom.tokenizers.base import ReferenceTokenizer, Tokenizer
 from tokenloom.tokenizers.fast.encoder import make_encoder
 from tokenloom.tokenizers.fast.parts import parts_of
 from tokenloom.tokenizers.fast.proofs import Proof, installed_library, keep_proof
-from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer, Router
+from tokenloom.tokenizers.fast.tokenizer import NO_OVERLAP, FastTokenizer, Router
 
 
 def trust(reference: ReferenceTokenizer) -> Proof:
@@ -19,4 +19,4 @@ def trust(reference: ReferenceTokenizer) -> Proof:
 def fast_of(reference: Tokenizer) -> FastTokenizer:
     """Return a fast tokenizer that compares no sample and leaves no character to its reference."""
     encoder = make_encoder(reference)
-    return FastTokenizer(reference, encoder, Router([], encoder.spellings), NO_CHECK)
+    return FastTokenizer(reference, encoder, Router([], encoder.spellings), NO_OVERLAP)

@@ -476,7 +476,7 @@ def test_a_template_that_writes_far_more_than_it_is_given_changes_nothing_but_th
 ) -> None:
     rows = [*GOOD, NO_TARGET, conversation("the fox", "roles"), {"messages": []}, *GOOD]
     whole = build(spec := chat_spec(tmp_path, rows, documents={"on_error": "skip"}))
-    monkeypatch.setattr("tokenloom.tasks.building.documents._PART_CHARS", 1)
+    monkeypatch.setattr("tokenloom.tasks.building.documents.PART_CHARS", 1)
     alone = spec.model_copy(update={"store": str(tmp_path / "alone")})
     parts = build(alone)
     assert whole.rows == parts.rows

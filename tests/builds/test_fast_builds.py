@@ -25,7 +25,7 @@ from tokenloom.tasks.building.publish import BuildResult
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.fast import encoder as gigatoken
 from tokenloom.tokenizers.fast.encoder import make_encoder
-from tokenloom.tokenizers.fast.tokenizer import NO_CHECK
+from tokenloom.tokenizers.fast.tokenizer import NO_OVERLAP
 
 _NUM_TEXTS = 3000
 Change = Callable[[str, list[int]], list[int]]
@@ -98,7 +98,7 @@ class Builds:
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of each test's own; small builds use a fast encoder too."""
-    monkeypatch.setattr("tokenloom.tasks.building.plan._MIN_FAST_BYTES", 0)
+    monkeypatch.setattr("tokenloom.tasks.building.plan.MIN_FAST_BYTES", 0)
     monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -173,7 +173,7 @@ def test_wrong_ids_that_only_the_last_check_finds_are_not_published(
     def is_wrong(text: str, ids: list[int]) -> list[int]:
         return ids[::-1] if text.startswith("text 1") else ids
 
-    monkeypatch.setattr("tokenloom.tasks.building.plan.Check", lambda share: NO_CHECK)
+    monkeypatch.setattr("tokenloom.tasks.building.plan.Overlap", lambda share: NO_OVERLAP)
     break_encoder(monkeypatch, builds, is_wrong)
     assert "3 partitions that" in builds.assert_rejected("fast", 'give different ids for "text 1')
     builds.build_unchecked("fast", monkeypatch, is_wrong)

@@ -104,8 +104,8 @@ def test_the_same_build_fails_again_without_encoding_or_shuffling(
     def refuse(*args: object) -> None:
         raise AssertionError("this was made before")
 
-    monkeypatch.setattr("tokenloom.tasks.building.tokenization._encode_partition", refuse)
-    monkeypatch.setattr("tokenloom.tasks.building.shuffle._write_shard", refuse)
+    monkeypatch.setattr("tokenloom.tasks.building.tokenization.read_documents", refuse)
+    monkeypatch.setattr("tokenloom.tasks.building.shuffle.merge_documents", refuse)
     again = fail(spec_of(folder, "after", **STRICT))
     assert (again.version, again.gates) == (first.version, first.gates)
 

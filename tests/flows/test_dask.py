@@ -130,7 +130,7 @@ def test_a_cluster_changes_no_bytes_and_reports_progress(tmp_path: Path, address
 def test_workers_with_an_empty_home_use_the_fast_encoder(
     tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.tasks.building.plan._MIN_FAST_BYTES", 0)
+    monkeypatch.setattr("tokenloom.tasks.building.plan.MIN_FAST_BYTES", 0)
     tokenizer = {"kind": "tiktoken", "name": "gpt2"}
     result = build_dataset(_spec(tmp_path, runner={"kind": "dask", "address": address}, tokenizer=tokenizer))
     ((library, use),) = result["encoders"].items()

@@ -22,7 +22,7 @@ pytestmark = [
 def test_a_ray_cluster_changes_no_bytes_and_its_workers_use_the_fast_encoder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.tasks.building.plan._MIN_FAST_BYTES", 0)
+    monkeypatch.setattr("tokenloom.tasks.building.plan.MIN_FAST_BYTES", 0)
     for name in "abcd":
         write_jsonl(tmp_path / "input" / f"{name}.jsonl", [f"document {i} of {name} on Ray" for i in range(100)])
     source = {"kind": "jsonl", "path": str(tmp_path / "input" / "*.jsonl")}

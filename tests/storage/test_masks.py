@@ -45,8 +45,8 @@ EOT, MAX_DOCUMENTS = 0, 40
 @pytest.fixture(autouse=True)
 def _small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gather documents in several reads and several writes."""
-    monkeypatch.setattr(merge, "_GAP_BYTES", 12)
-    monkeypatch.setattr(merge, "_WRITE_TOKENS", 20)
+    monkeypatch.setattr(merge, "GAP_BYTES", 12)
+    monkeypatch.setattr(merge, "WRITE_TOKENS", 20)
 
 
 def documents_of(number: int, num_documents: int, has_classes: bool, copies: bool) -> SpillDocuments:

@@ -35,7 +35,7 @@ def test_the_size_of_spills_does_not_decide_what_is_built(tmp_path: Path, monkey
     monkeypatch.setattr("tokenloom.tasks.sources.reader.BATCH_BYTES", 1000)
     built = []
     for name, spill_bytes in (("small", 9_000), ("large", 64_000_000)):
-        monkeypatch.setattr("tokenloom.tasks.building.tokenization._SPILL_TEXT_BYTES", spill_bytes)
+        monkeypatch.setattr("tokenloom.tasks.building.tokenization.SPILL_TEXT_BYTES", spill_bytes)
         spec = make_spec(tmp_path / name, [jsonl(path)])
         version = build(spec).version
         built.append((version, listed_files(spec, version)))
@@ -48,13 +48,13 @@ def test_a_file_that_cannot_be_parsed_because_it_changes_is_not_called_bad(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_parquet(tmp_path / "a.parquet", ["one", "two"])
-    encode = tokenization._encode_partition
+    read = tokenization.read_documents
 
     def change_first(*arguments: Any) -> Any:
         path.write_bytes(path.read_bytes()[:-10])
-        return encode(*arguments)
+        return read(*arguments)
 
-    monkeypatch.setattr(tokenization, "_encode_partition", change_first)
+    monkeypatch.setattr(tokenization, "read_documents", change_first)
     with pytest.raises(InputError, match=r"a\.parquet: it changed while it was read; build again"):
         build(make_spec(tmp_path / "store", [{"kind": "parquet", "path": str(path)}]))
 

@@ -30,7 +30,7 @@ from tokenloom.tokenizers.fast import encoder as gigatoken
 from tokenloom.tokenizers.fast.encoder import FastEncoder, make_encoder
 from tokenloom.tokenizers.fast.parts import check_tokenizer_json
 from tokenloom.tokenizers.fast.proofs import REFERENCE, Choice, choose
-from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, Check, FastTokenizer, Router
+from tokenloom.tokenizers.fast.tokenizer import NO_OVERLAP, FastTokenizer, Overlap, Router
 from tokenloom.tokenizers.patterns import GPT_4
 
 _UINT32 = np.dtype(np.uint32)
@@ -149,14 +149,14 @@ def test_texts_with_added_tokens_have_the_ids_of_the_reference(with_added_tokens
 @pytest.mark.parametrize(
     ("check", "at_least", "at_most"),
     [
-        (NO_CHECK, 0, 0),
-        (Check(first_bytes=250_000), 250_000, 251_000),
-        (Check(share=0.01, first_bytes=250_000), 250_000, 251_000),
-        (Check(share=1.0, seconds=0.0), 0, 0),
+        (NO_OVERLAP, 0, 0),
+        (Overlap(first_bytes=250_000), 250_000, 251_000),
+        (Overlap(share=0.01, first_bytes=250_000), 250_000, 251_000),
+        (Overlap(share=1.0, seconds=0.0), 0, 0),
     ],
 )
 def test_as_many_bytes_are_compared_as_the_check_asks_for(
-    check: Check, at_least: int, at_most: int, reference: Reference, encoder: FastEncoder
+    check: Overlap, at_least: int, at_most: int, reference: Reference, encoder: FastEncoder
 ) -> None:
     fast = FastTokenizer(reference, encoder, Router([], encoder.spellings), check)
     texts = pa.array([f"{i:05} lorem ipsum" * 10 for i in range(20_000)], pa.large_string())

@@ -226,7 +226,7 @@ def test_a_text_that_is_too_long_for_the_library_is_a_bad_row(
     backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(HuggingFaceTokenizer, "max_text_bytes", 1000)
-    monkeypatch.setattr("tokenloom.tasks.building.plan._MIN_FAST_BYTES", 0)
+    monkeypatch.setattr("tokenloom.tasks.building.plan.MIN_FAST_BYTES", 0)
     write_jsonl(tmp_path / "a.jsonl", ["é" * 500, "é" * 500 + "a", "lorem ipsum"])
     definition = write_json(tmp_path, train_bpe()) | {"name": "small", "backend": backend}
     trust(load_tokenizer(definition))

@@ -20,7 +20,7 @@ from tokenloom.tokenizers.fast import Unproven
 from tokenloom.tokenizers.fast.encoder import FastEncoder
 from tokenloom.tokenizers.fast.parts import Parts, parts_of
 from tokenloom.tokenizers.fast.probe import parts_with_byte_pairs, with_byte_pairs
-from tokenloom.tokenizers.fast.tokenizer import NO_CHECK, FastTokenizer, Router
+from tokenloom.tokenizers.fast.tokenizer import NO_OVERLAP, FastTokenizer, Router
 from tokenloom.tokenizers.patterns import DEEPSEEK_3, GPT_4, GPT_4O, QWEN_2, TEKKEN
 from tokenloom.tokenizers.sentencepiece_file import read_model
 
@@ -192,7 +192,7 @@ def test_each_known_pre_tokenizer_cuts_as_that_of_the_reference(change: Callable
     pairs = with_byte_pairs(reference)
     assert _same_ids(pairs, _CUT)
     encoder = FastEncoder(parts_with_byte_pairs(parts_of(reference)), [], pairs.eot_id)
-    fast = FastTokenizer(pairs, encoder, Router([], []), NO_CHECK)
+    fast = FastTokenizer(pairs, encoder, Router([], []), NO_OVERLAP)
     assert ids_of(fast, _CUT) == ids_of(pairs, _CUT)
 
 

@@ -102,7 +102,7 @@ def _code_points(data: NDArray[np.uint8], leads: NDArray[np.int64]) -> NDArray[n
 
 
 @dataclass(frozen=True)
-class Check:
+class Overlap:
     """Which of the texts that a fast encoder gets are encoded by the reference too.
 
     A `share` of their bytes, in [0, 1], but of the first texts at least `first_bytes` bytes; both only as long as that
@@ -118,7 +118,11 @@ class Check:
         return max(self.share * num_bytes, min(self.first_bytes, num_bytes))
 
 
-NO_CHECK, FIRST_TEXTS, SAMPLE = Check(), Check(first_bytes=100_000), Check(share=0.001, first_bytes=250_000)
+NO_OVERLAP, FIRST_TEXTS, SAMPLE = (
+    Overlap(),
+    Overlap(first_bytes=100_000),
+    Overlap(share=0.001, first_bytes=250_000),
+)
 
 
 class FastTokenizer:
@@ -133,10 +137,10 @@ class FastTokenizer:
         reference: the tokenizer.
         encoder: a fast encoder for it.
         router: finds the texts that only the reference may encode.
-        check: which texts are encoded by both.
+        overlap: which texts are encoded by both.
     """
 
-    def __init__(self, reference: Tokenizer, encoder: FastEncoder, router: Router, check: Check = SAMPLE) -> None:
+    def __init__(self, reference: Tokenizer, encoder: FastEncoder, router: Router, overlap: Overlap = SAMPLE) -> None:
         self.kind, self.name, self.vocab_size = reference.kind, reference.name, reference.vocab_size
         self.bos_ids = reference.bos_ids
         self.eot_id, self.fingerprint, self.files = reference.eot_id, reference.fingerprint, reference.files
@@ -145,7 +149,7 @@ class FastTokenizer:
         self.encoder = encoder.library
         self.reference, self._encoder, self._router = reference, encoder, router
         self._num_bytes = self.num_compared = 0
-        self._check, self._seconds_left = check, check.seconds
+        self._overlap, self._seconds_left = overlap, overlap.seconds
 
     def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
         """See Tokenizer.encode; raises EncoderMismatch if the encoder fails, or differs on a text that is checked."""
@@ -180,7 +184,7 @@ class FastTokenizer:
             return
         offsets = text_bytes(texts)[1]
         self._num_bytes += int(offsets[-1])
-        chosen = _choose(offsets, self._check.num_wanted(self._num_bytes) - self.num_compared)
+        chosen = _choose(offsets, self._overlap.num_wanted(self._num_bytes) - self.num_compared)
         if not len(chosen):
             return
         start = time.monotonic()
