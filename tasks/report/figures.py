@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.formats.document_table import DocumentColumns, DocumentTable
 from tokenloom.storage.formats.manifest import MANIFEST, Manifest, read_manifest
 from tokenloom.storage.formats.statistics import DocumentCounts, DocumentStatistics, EncodedCounts, added
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.document_tables import FoundDocument
-from tokenloom.storage.versions.published import find_build_record, load_manifest, read_inputs, version_path
+from tokenloom.storage.versions.document_tables import FoundDocument, VersionTables
+from tokenloom.storage.versions.published import find_build_record, load_manifest, version_path
 from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.tasks.building.plan import Build
 from tokenloom.tasks.building.version_facts import VersionFacts, facts_of
@@ -120,7 +119,7 @@ def collect_figures(store: Store, manifest: Manifest, tokenizer: Tokenizer | Non
         StoreError: the store can't be read.
     """
     notes: list[str] = []
-    inputs = read_inputs(store, manifest)
+    tables = VersionTables(store, manifest)
     facts = VersionFacts(store, manifest, find_build_record(store, manifest.version))
     statistics = facts.build.statistics if facts.build else {}
     if not _fit(manifest, statistics):
@@ -134,12 +133,12 @@ def collect_figures(store: Store, manifest: Manifest, tokenizer: Tokenizer | Non
     replaced = history[-1].previous if history else None
     return VersionFigures(
         facts=facts,
-        inputs=inputs,
+        inputs=tables.inputs,
         tags=current,
         replaced=replaced,
         statistics=statistics,
         sample=frequent_tokens(store, manifest, tokenizer),
-        documents=sampled_documents(store, manifest, inputs, tokenizer),
+        documents=sampled_documents(tables, tokenizer),
         previous=_previous(store, replaced),
         history=_tokens_of(store, history),
         notes=notes,
@@ -238,47 +237,34 @@ def frequent_tokens(store: Store, manifest: Manifest, tokenizer: Tokenizer | Non
     return TokenSample(tokens, _SAMPLE_TOKENS - num_left, len(parts) - 1)
 
 
-def sampled_documents(
-    store: Store, manifest: Manifest, inputs: Sequence[InputEntry], tokenizer: Tokenizer | None
-) -> list[ShownDocument]:
+def sampled_documents(tables: VersionTables, tokenizer: Tokenizer | None) -> list[ShownDocument]:
     """Read ten documents at equal distances, from a place that the version's name gives, or all if there are fewer.
 
     Raises FormatError if a shard or its document table is damaged.
     """
-    shards = [StoredShard(store, manifest.version, entry) for entry in manifest.shards]
-    ends = np.cumsum([shard.entry.documents for shard in shards])
+    entries = tables.manifest.shards
+    open_table = cache(lambda index: tables.open(entries[index]))
+    ends = np.cumsum([entry.documents for entry in entries])
     total = int(ends[-1]) if len(ends) and tokenizer is not None else 0
     documents: list[ShownDocument] = []
-    tables: dict[int, DocumentTable] = {}
-    first, stride = int(manifest.version, 16), max(1, total // _NUM_DOCUMENTS)
+    first, stride = int(tables.manifest.version, 16), max(1, total // _NUM_DOCUMENTS)
     for position in sorted((first + i * stride) % total for i in range(min(_NUM_DOCUMENTS, total))):
         index = int(np.searchsorted(ends, position, side="right"))
-        shard = shards[index]
-        if index not in tables:
-            tables[index] = shard.table(len(inputs))
-        row = position - int(ends[index]) + shard.entry.documents
-        documents.append(_document(shard, tables[index].rows(row, row + 1), inputs, tokenizer))
+        entry = entries[index]
+        row = position - int(ends[index]) + entry.documents
+        (found,) = tables.documents(entry, open_table(index).rows(row, row + 1))
+        documents.append(_with_text(StoredShard(tables.store, tables.manifest.version, entry), found, tokenizer))
     return documents
 
 
-def _document(
-    shard: StoredShard, columns: DocumentColumns, inputs: Sequence[InputEntry], tokenizer: Tokenizer | None
-) -> ShownDocument:
-    """Read the document of a row of a shard's table."""
-    start, num_tokens = int(columns.start[0]), int(columns.num_tokens[0])
+def _with_text(shard: StoredShard, document: FoundDocument, tokenizer: Tokenizer | None) -> ShownDocument:
+    start, num_tokens = document["start"], document["num_tokens"]
     if not start < start + num_tokens <= shard.entry.tokens:
         raise shard.wrong_table()
     ids = shard.tokens(start, start + min(num_tokens - 1, 4 * _TEXT_CHARS))
     text = _decode(tokenizer, ids) or ""
-    return {
-        "split": shard.entry.name.partition("/")[0],
-        "shard": shard.entry.name,
-        "start": start,
-        "num_tokens": num_tokens,
-        **columns.origin(0, inputs),
-        "text": text[:_TEXT_CHARS],
-        "is_cut": len(ids) < num_tokens - 1 or len(text) > _TEXT_CHARS,
-    }
+    is_cut = len(ids) < num_tokens - 1 or len(text) > _TEXT_CHARS
+    return {**document, "text": text[:_TEXT_CHARS], "is_cut": is_cut}
 
 
 def _decode(tokenizer: Tokenizer | None, ids: NDArray[Any]) -> str | None:
