@@ -102,7 +102,7 @@ class BestFit(Packing):
         return np.where(lengths > seq_len + 1, 0, lengths) if self.overlong == "drop" else lengths
 
     def _padded(self, lengths: AnyArray, seq_len: int) -> AnyArray:
-        """Round the tokens of pieces, (n,), up to what they take of a sample: the next multiple, or all of it, T + 1."""
+        """Round the tokens of pieces, (n,), up to what they take of a sample: the next multiple, or all of it."""
         multiple = self.pad_documents
         if multiple == 1:
             return lengths

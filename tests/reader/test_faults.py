@@ -62,11 +62,6 @@ class Damaged:
         """A pattern that every message must match."""
         return re.escape(f"{self.path}: ")
 
-    @property
-    def manifest(self) -> Path:
-        """The file of the manifest."""
-        return self.path.parent.parent / "manifest.json"
-
 
 def made_store(folder: Path) -> Damaged:
     """Write a store of shards with equal documents and different tokens."""
@@ -341,18 +336,6 @@ def test_a_token_width_that_contradicts_the_vocabulary_is_named_even_if_all_leng
     path = shard_paths(reference)[_BAD]
     store = Damaged(reference, path, path.read_bytes())
     assert_is_named(store, narrower)
-
-
-def test_a_damaged_manifest_is_named(store: Damaged) -> None:
-    data = store.manifest.read_bytes()
-    for place in (0, len(data) // 2, len(data) - 1):
-        for bad in (flipped(data, place), data[:place], b""):
-            store.manifest.write_bytes(bad)
-            with pytest.raises(FormatError, match=re.escape(f"{store.manifest}: ")):
-                TokenDataset(store.reference, seq_len=_T)
-    store.manifest.unlink()
-    with pytest.raises(StoreError, match=re.escape(str(store.manifest.parent.parent.parent))):
-        TokenDataset(store.reference, seq_len=_T)
 
 
 def test_cached_sample_counts_that_contradict_a_shard_are_named(store: Damaged) -> None:

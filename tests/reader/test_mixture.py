@@ -230,15 +230,12 @@ def test_the_field_member_says_which_dataset_each_sample_is_of(sets: dict[str, T
     turns, _ = mixture.schedule.turns(np.arange(7 * 40))
     loader = TokenLoader(mixture, 7, prefetch=prefetch)
     plain = TokenLoader(Mixture({name: (sets[name], weights[name]) for name in weights}), 7)
-    batches = [copied(next(loader)) for _ in range(20)]
-    stores = {name: str(Path(data.shards.store.root).parent) for name, data in sets.items()}
-    again = TokenLoader.from_state(stores, loader.state_dict(), 7, dataset={"fields": ["member"]})
-    batches += [copied(next(again)) for _ in range(20)]
+    batches = [copied(next(loader)) for _ in range(40)]
     assert np.concatenate([batch.pop("member") for batch in batches]).tolist() == turns.tolist()
     for batch in batches:
         assert_same(batch, next(plain))  # labels too: the field does not mask any
     assert list(mixture.datasets) == list(weights)
-    for one in (loader, plain, again):
+    for one in (loader, plain):
         one.close()
 
 
@@ -256,17 +253,8 @@ def test_samples_without_a_mixture_have_the_member_0_and_padding_has_minus_1(set
 
 def test_a_state_names_members_and_weights_and_refuses_others(sets: dict[str, TokenDataset]) -> None:
     members = {"a": (sets["large"], 0.75), "b": (sets["small"], 0.25)}
-    loader = TokenLoader(Mixture(members, [(90, {"a": 1, "b": 1})]), 3)
-    for _ in range(40):
-        next(loader)
-    state = json.loads(json.dumps(loader.state_dict()))
-    expected = [copied(next(loader)) for _ in range(30)]
-    loader.close()
-    again = TokenLoader(Mixture(members, [(90, {"a": 5, "b": 5})]), 3)
-    again.load_state_dict(state)
-    for batch in expected:
-        assert_same(next(again), batch)
-    again.close()
+    state = TokenLoader(Mixture(members, [(90, {"a": 1, "b": 1})]), 3).state_dict()
+    TokenLoader(Mixture(members, [(90, {"a": 5, "b": 5})]), 3).load_state_dict(state)
     for stages, message in (
         ([(90, {"a": 1, "b": 2})], r"weights is .*\[90, \[1, 1\]\].* in the state, .*\[90, \[1, 2\]\].* in the loader"),
         ([(91, {"a": 1, "b": 1})], r"weights is .*\[90.* in the state, .*\[91.* in the loader"),
