@@ -90,6 +90,11 @@ class ShardEntry:
     last_key: str | None
 
     @property
+    def split(self) -> str:
+        """The name of its split."""
+        return self.name.partition("/")[0]
+
+    @property
     def has_mask(self) -> bool:
         """Whether its tokens have classes."""
         return MASK in self.files

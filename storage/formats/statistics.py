@@ -101,10 +101,11 @@ class DocumentCounter:
         # Sums of floats, which are exact below 2**53.
         self._tokens += np.bincount(source_index, num_tokens, num_sources).astype(np.int64)
 
-    def statistics(self) -> DocumentStatistics:
-        """Return the statistics; a source without a document is left out."""
+    def statistics(self, classes: dict[str, int]) -> DocumentStatistics:
+        """Return the statistics with these classes; a source without a document is left out."""
         counts = zip(self._sources, self._documents.tolist(), self._tokens.tolist(), strict=True)
-        return DocumentStatistics(self._lengths, {name: DocumentCounts(*found) for name, *found in counts if found[0]})
+        sources = {name: DocumentCounts(*found) for name, *found in counts if found[0]}
+        return DocumentStatistics(self._lengths, sources, classes)
 
 
 def added(parts: Iterable[Part | None], empty: Empty) -> Part | Empty:

@@ -95,7 +95,7 @@ class VersionTables:
         """Return rows of the document table of a shard as documents."""
         return [
             {
-                "split": entry.name.partition("/")[0],
+                "split": entry.split,
                 "shard": entry.name,
                 "start": int(columns.start[i]),
                 "num_tokens": int(columns.num_tokens[i]),

@@ -225,16 +225,13 @@ def _parse(data: bytes, place: str) -> Assignment:  # the same for every shard t
 
 @dataclass(frozen=True, slots=True)
 class ShardRecord:
-    """A shard as it was written; `name` is its path in the version without suffix, `entry` its row of the manifest.
+    """A shard as it was written; `entry` is its entry in the manifest.
 
     `duplicates` and `excluded` count documents that were left out, `left_tokens` the tokens of both. `max_id` is the
     largest token id, -1 if there is none; `bad_ends` counts documents that do not end with end-of-text. `encoders` are
-    the fast encoders that encoded spills of the build. `statistics` describe its documents, `class_counts` the tokens
-    by class, of a shard with a mask.
+    the fast encoders that encoded spills of the build. `statistics` describe its documents.
     """
 
-    name: str
-    split: str
     entry: ShardEntry
     duplicates: int
     excluded: int
@@ -243,7 +240,6 @@ class ShardRecord:
     bad_ends: int
     encoders: tuple[str, ...]
     statistics: DocumentStatistics
-    class_counts: dict[str, int]
 
 
 def shard_record_path(version: str, name: str) -> str:

@@ -191,7 +191,7 @@ def _manifest(
 ) -> Manifest:
     splits = {}
     for name, _ in plan.spec.split_shares():
-        mine = [record for record in records if record.split == name]
+        mine = [record for record in records if record.entry.split == name]
         splits[name] = SplitEntry(
             tokens=sum(record.entry.tokens for record in mine),
             documents=sum(record.entry.documents for record in mine),
@@ -220,9 +220,8 @@ def _build_record(
     for name in _LIBRARIES.split():
         with suppress(PackageNotFoundError):
             libraries[name] = version(name)
-    counted = [(record.split, replace(record.statistics, classes=record.class_counts)) for record in records]
     statistics = {
-        name: added((found for split, found in counted if split == name), DocumentStatistics())
+        name: added((one.statistics for one in records if one.entry.split == name), DocumentStatistics())
         for name, _ in plan.spec.split_shares()
     }
     return BuildRecord(

@@ -57,7 +57,7 @@ def shuffle_shard(build: Build, position: int) -> ShardRecord:
         return record
     progress.report(progress.Working(f"writing shard {shard.name}"))
     record = _write_shard(build, assignment, shard)
-    write_work_record(build.store, shard_record_path(build.version, record.name), record)  # last: its files are there
+    write_work_record(build.store, shard_record_path(build.version, shard.name), record)  # last: its files are there
     return record
 
 
@@ -124,14 +124,11 @@ def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> Sha
     store.replace(path + BLOCKS, blocks)
     files[BLOCKS] = FileEntry(len(blocks), sha256_of_bytes(blocks))
     return ShardRecord(
-        name=shard.name,
-        split=shard.split,
         entry=measures.entry(shard.name, header.num_tokens, header.num_documents, files),
         max_id=max_id,
         **{name: counts[name] for name in ("duplicates", "excluded", "left_tokens", "bad_ends")},
         encoders=tuple(assignment.encoders),
-        statistics=documents.statistics(),
-        class_counts=mask.counts() if mask else {},
+        statistics=documents.statistics(mask.counts() if mask else {}),
     )
 
 

@@ -121,7 +121,7 @@ def test_masks_are_those_of_a_plain_computation(
     mask = store.read(f"versions/{VERSION}/train/000000.mask")
     assert shard.tokens.tolist() == [token for ids, _ in right.values() for token in ids]
     assert list(mask) == [value for _, classes in right.values() for value in classes]
-    assert record.class_counts == {str(value): mask.count(value) for value in sorted(set(mask))}
+    assert record.statistics.classes == {str(value): mask.count(value) for value in sorted(set(mask))}
     entry = record.entry.files[".mask"]
     assert (entry.bytes, entry.sha256) == (len(mask), hashlib.sha256(mask).hexdigest())
     table = open_documents(store.local(f"versions/{VERSION}/train/000000.docs"))
@@ -152,7 +152,7 @@ def test_a_shard_is_written_again_if_its_mask_was_damaged_meanwhile(damage: str,
 def test_a_version_without_conversations_has_no_mask(num_documents: int, tmp_path: Path) -> None:
     documents = documents_of(0, num_documents, has_classes=False, copies=False)
     store, record = shuffle(tmp_path, [documents], 0, has_classes=False)
-    assert set(record.entry.files) == {".docs", ".blocks"} and record.class_counts == {}
+    assert set(record.entry.files) == {".docs", ".blocks"} and record.statistics.classes == {}
     assert not store.exists(f"versions/{VERSION}/train/000000.mask")
     plain = store.read(f"versions/{VERSION}/train/000000.blocks")
     assert decode_blocks(plain, "here").mask is None

@@ -52,8 +52,6 @@ RECORD = PartitionRecord(
     QuarantineSummary(2, 1, "0" * 32, {"bad_json": 1}, "a bad row"),
 )
 SHARD = ShardRecord(
-    "train/000000",
-    "train",
     ShardEntry(
         "train/000000.tok",
         3,
@@ -71,7 +69,6 @@ SHARD = ShardRecord(
     0,
     (),
     DocumentStatistics([0, 1], {"books": DocumentCounts(1, 5)}),
-    {},
 )
 
 
@@ -82,7 +79,7 @@ def write_partition(store: LocalStore) -> None:
 
 
 def write_shard(store: LocalStore) -> None:
-    write_work_record(store, shard_record_path(VERSION, SHARD.name), SHARD)
+    write_work_record(store, shard_record_path(VERSION, "train/000000"), SHARD)
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {

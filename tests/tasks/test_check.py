@@ -133,7 +133,7 @@ def test_a_mask_that_lost_the_classes_of_its_conversations_stops_the_build(
     if found_by == "validate":
         monkeypatch.setattr("tokenloom.flows.build_steps.refuse_differences", lambda *_: None)
         message = (
-            "shard train/000000: tokens of texts, and those with this role in its mask: [0-9,]+ and [0-9,]+ differ"
+            "shard train/000000.tok: tokens of texts, and those with this role in its mask: [0-9,]+ and [0-9,]+ differ"
         )
     with pytest.raises(CheckError, match=message):
         build(spec)
