@@ -51,7 +51,7 @@ Amounts = NDArray[np.float64]  # (3,) a number of documents, their tokens, the b
 
 @dataclass(frozen=True)
 class PartitionProbe:
-    """What the head of a partition contains.
+    """The contents of the head of a partition.
 
     `share` of the partition was read, in (0, 1]; `encoded_bytes` of its text took `seconds` and gave `num_tokens`;
     reading and choosing all that was read took `read_seconds`. `record` counts rows as a partition's record does, see
@@ -71,7 +71,7 @@ class PartitionProbe:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a build will produce, approximately; `spill_bytes` and `seconds` are for what is not encoded yet."""
+    """The approximate result of a build; `spill_bytes` and `seconds` count partitions that are not encoded yet."""
 
     num_tokens: int
     num_documents: int

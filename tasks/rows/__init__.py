@@ -1,1 +1,1 @@
-"""What becomes of a row: the rules of the spec, the quarantine, excluded contents."""
+"""Rows to documents: the rules of the spec, excluded contents, and the quarantine of bad rows."""

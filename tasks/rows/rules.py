@@ -38,7 +38,7 @@ from tokenloom.tasks.sources.files import input_bytes, open_decompressed
 from tokenloom.tokenizers.base import WORKER_MARK, Tokenizer, text_bytes
 
 MAX_ID_BYTES = 1024  # so that the ids of a million documents fit into one Arrow array
-Transform = Callable[[Any], Any]  # of a text to a text or None, of a conversation's object to another or None
+Transform = Callable[[Any], Any]  # text or conversation's object -> the same, or None
 FoundBad = dict[int, tuple[str, str]]  # position in a batch -> reason, and what is wrong with the row
 _EXCLUDED = "excluded.bin"
 _DIGEST_BYTES = 16
@@ -51,7 +51,7 @@ _HELP = (
 
 @dataclass(frozen=True)
 class DocumentForm:
-    """How the rows of a file become documents.
+    """Turns the rows of a file into documents.
 
     Attributes:
         type: of a text in a batch: large_string, or large_binary for ids.
@@ -184,7 +184,7 @@ def transformed(
         try:
             value = None if text is None else function(form.value_of(text))
             found.append(None if value is None else form.text_of(value))
-        except MemoryError:  # of this process, whatever the function does
+        except MemoryError:  # the process is out of memory, whatever the function does
             raise
         except BaseException as error:
             if _is_signal(error):

@@ -288,7 +288,7 @@ def _data_files(folder: str, pattern: str) -> list[str]:
             "to mean its files"
         )
     state = read_json(f"{folder}/{_STATE}")
-    if state.get(key := "_indices_data_files"):  # of an old release of datasets: which rows, in which order
+    if state.get(key := "_indices_data_files"):  # an old release of datasets selects rows by these
         raise InputError(f"{folder}/{_STATE}: {key!r} is not supported; save the dataset as parquet, and read that")
     names = [entry.get("filename") if isinstance(entry, dict) else None for entry in state.get("_data_files") or []]
     if not names or not all(isinstance(name, str) and name == PurePosixPath(name).name for name in names):

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 OPTION = "path_columns"  # the option of a file that maps columns to values
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _STRINGS = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
-_VALUE_BYTES = 8  # of a value beside the texts of a conversation
+_VALUE_BYTES = 8  # assumed for each value beside the texts of a conversation
 
 
 class Columns:

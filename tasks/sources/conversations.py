@@ -135,7 +135,7 @@ class ConversationColumns:
                 text = canonical(normalized(value, self._layout, tools, system))
         except BadConversation as error:
             raise BadValue(str(error), error.reason) from error
-        except RecursionError as error:  # of the value as it is; a normalized one is limited
+        except RecursionError as error:  # a value that is not normalized has no limit of depth
             raise BadValue("nested too deeply; repair the row", NOT_CONVERSATION) from error
         return self._decoding.clean(text, "conversation")
 

@@ -56,7 +56,7 @@ _MAX_SHARED = 3  # files that stay open, each with its blocks: tokens, their ind
 _SILENT_SECONDS = 60.0  # without a byte
 _LINE_PLACE = re.compile(r"((?:(?!: |, line \d).)+), line at byte (\d+)")
 _MAX_COUNTED_BYTES, _MAX_FETCHED_BYTES = 2**32, 2**26  # read again to count lines, of a local file and another one
-_PARTIAL, _NO_RANGE = 206, 416  # of HTTP
+_PARTIAL, _NO_RANGE = 206, 416  # HTTP status codes
 _CHECKSUMS = ("ETag", "Content-MD5")
 _PREFIX = "tokenloom-web-"
 _COPY = re.compile(rf"/(?:[^\s:]+/)?{_PREFIX}\w+/[0-9a-f]{{16}}(?=/)")
@@ -330,7 +330,7 @@ def copied(filesystem: Any, name: str, url: str) -> str:
     options = {
         "headers": {**filesystem.kwargs.get("headers", {}), "Accept-Encoding": "identity"},
         "timeout": aiohttp.ClientTimeout(total=None, sock_read=_SILENT_SECONDS),
-        "auto_decompress": not url.endswith(".gz"),  # of which some servers say that they encoded it
+        "auto_decompress": not url.endswith(".gz"),  # some servers say of a .gz file that they encoded it
     }
     with translate_temporary_errors():
         digest = hashlib.sha256(url.encode()).hexdigest()[:16]

@@ -239,10 +239,8 @@ def _parse_number(text: str) -> float | None:
         return float(text)
 
 
-def may_keep(file: pq.ParquetFile, tree: Filter | None) -> Callable[[int], bool]:
-    """Return what says whether a row group may hold a row that the filter keeps, by its statistics."""
-    if tree is None:
-        return lambda _group: True
+def may_keep(file: pq.ParquetFile, tree: Filter) -> Callable[[int], bool]:
+    """Return a function that decides whether a row group may hold a row that the filter keeps, by its statistics."""
     paths = [file.schema.column(i).path for i in range(len(file.schema))]
     known = {part: _known(part, file, paths) for part in comparisons_of(tree)}
 

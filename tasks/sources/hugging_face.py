@@ -395,6 +395,6 @@ def translate_package_errors(url: str) -> Iterator[None]:
         yield
     except (InputError, MemoryError):
         raise
-    except Exception as error:  # of builders and of the HTTP library, without a common base class
+    except Exception as error:  # builders' and HTTP errors have no common base class
         step = "check the file" if is_local(url) else "check the network and the file, and build again"
         raise InputError(f"{url}: can't be read: {named_message_of(error)[:500]}; {step}") from error

@@ -266,7 +266,7 @@ class CsvReader(TextFileReader):
 
 
 class Dialect:
-    """How the fields of a CSV source are written.
+    """Parses the fields of a CSV source.
 
     Args:
         options: `delimiter`, `quote` ("" for none) and `escape` (None for none), one character each.

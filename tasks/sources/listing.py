@@ -176,7 +176,7 @@ def _found(pattern: str) -> tuple[str, list[_Match]]:
             return root, _glob(_list_local, root, parts)
         if is_object(pattern):
             return root, _glob(_object_listing(pattern, path), root.removesuffix("/"), parts)
-        filesystem.invalidate_cache()  # of listings that this process may have made for an earlier build
+        filesystem.invalidate_cache()  # an earlier build of this process may have listed it
         return root, _glob(partial(_list_folder, filesystem), root, parts)
 
 

@@ -53,7 +53,7 @@ class Reader(SourceReader):
         self.columns = columns or Columns(options)
         self._skips = options.get("on_error") == "skip"
         self._max_bytes = int(options.get("max_bytes", 0))
-        self._footer: tuple[str, pq.FileMetaData] | None = None  # of the file opened last: it is slow to parse
+        self._footer: tuple[str, pq.FileMetaData] | None = None  # the last file's: slow to parse
 
     @contextmanager
     def _open(self, url: str, part: FileRange | None = None) -> Iterator[pq.ParquetFile]:
@@ -107,11 +107,12 @@ class Reader(SourceReader):
 
     def _runs(self, url: str, file: pq.ParquetFile, part: FileRange) -> Iterator[tuple[bool, list[int]]]:
         """Yield runs of row groups: those that the filter may keep, in all about a batch, and those that it doesn't."""
-        may_hold = may_keep(file, self.columns.filter_of(file.schema_arrow, url))
+        tree = self.columns.filter_of(file.schema_arrow, url)
+        may_hold = may_keep(file, tree) if tree else None
         leaves = leaves_of(file, self.columns.needed(file.schema_arrow, url))
         was_kept, run, run_bytes, run_rows = True, list[int](), 0, 0
         for group in range(part.start, part.end):
-            size, is_kept = group_of(file, group, leaves), may_hold(group)
+            size, is_kept = group_of(file, group, leaves), may_hold is None or may_hold(group)
             is_full = run_bytes + size.num_bytes > BATCH_BYTES or run_rows + size.num_rows > _MAX_BATCH_ROWS
             if run and (is_kept != was_kept or (is_kept and is_full)):
                 yield was_kept, run

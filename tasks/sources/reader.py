@@ -206,7 +206,7 @@ class _Pending:
 
     def _text_of(self, value: Any) -> str | None:
         """Return the text of a row, None if it is null; raises BadValue if the row has no text."""
-        if isinstance(value, dict) and isinstance(text := value.get(self._text), str):  # as most rows; fast
+        if isinstance(value, dict) and isinstance(text := value.get(self._text), str):  # most rows: a fast path
             return self._clean(text, "text")
         text, what = value, "it"
         if self._text != WHOLE_ROW:

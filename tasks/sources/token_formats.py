@@ -168,7 +168,7 @@ class Olmo(TokenFormat):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        self._known: tuple[str, Layout, Int64s] | None = None  # of the file used last: its lines are slow to read
+        self._known: tuple[str, Layout, Int64s] | None = None  # the last file: its lines are slow to read
 
     def check_name(self, url: str) -> None:
         """See TokenFormat.check_name; a mask whose token file does not match is not an input either."""
@@ -211,7 +211,7 @@ class Olmo(TokenFormat):
             include_columns=names, column_types=dict.fromkeys(names, pa.int64()), null_values=[]
         )
         read = pacsv.ReadOptions(use_threads=False, autogenerate_column_names=True)
-        parse = pacsv.ParseOptions(newlines_in_values=True)  # of the fields after the first two
+        parse = pacsv.ParseOptions(newlines_in_values=True)  # fields after the first two may have them
         with open_decompressed(index) as file:
             try:
                 for batch in pacsv.open_csv(pa.PythonFile(file, "r"), read, parse, convert):

@@ -25,10 +25,10 @@ IDS, LABELS, ATTENTION = "input_ids", "labels", "attention_mask"
 MASKS = ("assistant_masks", "completion_mask", "loss_mask")  # 1 for what is learned
 BESIDE = (LABELS, *MASKS, ATTENTION)  # the columns that say something of the ids
 IGNORED = -100  # the label of a token that is not a target
-ID_BYTES = 4  # of an id in a batch, whatever its type in the file
+ID_BYTES = 4  # bytes of an id in a batch, whatever its type in the file
 BATCH_TOKENS = 1_000_000  # about so many are in memory at a time
 _OF_THE_LOSS = re.compile("mask|weight|loss", re.I)  # names of lists that say which ids are learned, it is unclear how
-_HARMLESS = "special_tokens_mask"  # of tokenizers: which ids are special
+_HARMLESS = "special_tokens_mask"  # tokenizers write it: which ids are special
 
 
 def id_batch(ids: AnyArray, lengths: Int64s, rows: UInt64s, learned: NDArray[np.bool_] | None) -> RowBatch:
@@ -125,16 +125,19 @@ class IdColumns(Columns):
             bad = sorted([*bad, *found], key=lambda row: row.row)
             documents = documents.only(is_kept)
             ids = _unsigned(documents.ids)
-        around = self._around(documents, ids)
-        starts = np.cumsum(documents.lengths) - documents.lengths
+        ends = np.cumsum(documents.lengths)
+        starts = ends - documents.lengths
+        has_bos = _equals(ids, starts, starts < ends, self._bos_id)
+        has_eot = _equals(ids, ends - 1, starts + has_bos < ends, self._eot_id)
         is_inside = np.ones(len(ids), bool)
-        is_inside[starts[around.has_bos]] = False
-        is_inside[around.end[around.has_eot]] = False
-        offsets = np.concatenate([[0], np.cumsum(around.end - around.start)])
-        texts = _binary(ids[is_inside].astype("<u4"), offsets * ID_BYTES)
-        masks = None
-        if documents.learned is not None:
-            masks = _masks(documents.learned, is_inside, starts, around, offsets, self._bos_id is not None)
+        is_inside[starts[has_bos]] = False
+        is_inside[ends[has_eot] - 1] = False
+        offsets = np.concatenate([[0], np.cumsum(documents.lengths - has_bos - has_eot)])
+        texts, masks, learned = _binary(ids[is_inside].astype("<u4"), offsets * ID_BYTES), None, documents.learned
+        if learned is not None:
+            around = [] if self._bos_id is None else [_equals(learned, starts, has_bos, True)]
+            around.append(_equals(learned, ends - 1, has_eot, True))
+            masks = _masks(learned[is_inside], offsets, np.stack(around, axis=1))
         return Rows(texts, documents.rows, bad=tuple(bad), masks=masks)
 
     def _outside(self, documents: _Documents, at: Int64s, place_of: PlaceOf) -> tuple[list[BadRow], NDArray[np.bool_]]:
@@ -155,29 +158,13 @@ class IdColumns(Columns):
         is_kept[outside] = False
         return bad, is_kept
 
-    def _around(self, documents: _Documents, ids: AnyArray) -> _Around:
-        """Return where each document is without one leading and one end-of-text id."""
-        end = np.cumsum(documents.lengths)
-        start = end - documents.lengths
-        has_bos = np.zeros(len(start), bool)
-        if self._bos_id is not None:
-            there = np.flatnonzero(start < end)
-            has_bos[there] = ids[start[there]] == self._bos_id
-        start = start + has_bos
-        has_eot = np.zeros(len(start), bool)
-        there = np.flatnonzero(start < end)
-        has_eot[there] = ids[end[there] - 1] == self._eot_id
-        return _Around(start, end - has_eot, has_bos, has_eot)
 
-
-@dataclass(frozen=True)
-class _Around:
-    """Where the documents of a piece are without the ids around them, all (n,): [start, end) and what was there."""
-
-    start: Int64s
-    end: Int64s
-    has_bos: NDArray[np.bool_]
-    has_eot: NDArray[np.bool_]
+def _equals(values: AnyArray, at: Int64s, is_there: NDArray[np.bool_], wanted: int | None) -> NDArray[np.bool_]:
+    """Return whether the values at n positions equal one, (n,); False where `is_there` is, and for None."""
+    found = np.zeros(len(at), bool)
+    if wanted is not None:
+        found[is_there] = values[at[is_there]] == wanted
+    return found
 
 
 def _without_padding(batch: RowBatch, place_of: PlaceOf, has_mask: bool) -> _Documents:
@@ -269,29 +256,18 @@ def _unsigned(ids: AnyArray) -> AnyArray:
     return ids if ids.dtype.kind == "u" else ids.view(f"{ids.dtype.byteorder}u{ids.dtype.itemsize}".replace("|", ""))
 
 
-def _masks(
-    learned: NDArray[np.bool_],
-    is_inside: NDArray[np.bool_],
-    starts: Int64s,
-    around: _Around,
-    offsets: Int64s,
-    with_bos: bool,
-) -> pa.Array:
+def _masks(learned: NDArray[np.bool_], offsets: Int64s, around: NDArray[np.bool_]) -> pa.Array:
     """Return (n,) bytes, 0 or 1 for each token of a document as it will be encoded: with the ids around it.
 
-    Those that the file does not have are no targets.
+    Args:
+        learned: of the documents without these ids, end to end.
+        offsets: (n + 1,) where they begin in `learned` and, last, end.
+        around: (n, 1 or 2) whether the id before a document, if there is one, and the one after it are targets.
     """
-    bounds = offsets + (1 + with_bos) * np.arange(len(offsets))
-    begins, ends = bounds[:-1], bounds[1:]
-    mask = np.zeros(int(bounds[-1]), np.uint8)
-    is_document = np.ones(len(mask), bool)
-    is_document[ends - 1] = False
-    if with_bos:
-        is_document[begins] = False
-    mask[is_document] = learned[is_inside]
-    mask[(ends - 1)[around.has_eot]] = learned[around.end[around.has_eot]]
-    mask[begins[around.has_bos]] = learned[starts[around.has_bos]]
-    return _binary(mask, bounds)
+    num_around = around.shape[1]
+    at = np.stack([offsets[:-1], offsets[1:]], axis=1)[:, -num_around:]
+    mask = np.insert(learned.view(np.uint8), at.ravel(), around.ravel())
+    return _binary(mask, offsets + num_around * np.arange(len(offsets)))
 
 
 def _binary(values: AnyArray, offsets: Int64s) -> pa.Array:

@@ -43,14 +43,14 @@ from tokenloom.wording import counted
 
 #: Why two files contradict each other, and the next step.
 MISMATCH = "one of the two was cut or changed, or they do not belong together; copy both files again"
-MaskOf = Callable[[int, int], NDArray[np.bool_] | None]  # of a first token and a number of tokens
+MaskOf = Callable[[int, int], NDArray[np.bool_] | None]  # takes the first token and the number of tokens
 INDEX_DOCUMENTS = 2**16  # whose bounds are in memory at a time
 _MIN_TOKENS = 2**13  # to read at a time
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What a file holds: its documents (0 without an index), its tokens, their type, the byte at which they begin."""
+    """The contents of a file: documents (0 without an index), tokens, their type, the byte at which they begin."""
 
     num_documents: int
     num_tokens: int
@@ -63,7 +63,7 @@ class Layout:
 
 
 class TokenFormat(SourceReader):
-    """How the files of a format hold documents, which lie end to end; a format adds `layout`, and `bounds` of an index.
+    """Reads the files of one format, whose documents lie end to end; it adds `layout`, and `bounds` of an index.
 
     Without an index, documents end with the end-of-text id, or with the file. In a file that begins with `bos_id`, only
     an end-of-text id that it follows ends a document, as in OLMo-core. Every error is an InputError that names the
@@ -80,7 +80,7 @@ class TokenFormat(SourceReader):
     """
 
     name: ClassVar[str]
-    suffix: ClassVar[str] = ""  # of the names of its files
+    suffix: ClassVar[str] = ""  # its files' names end so
     required: ClassVar[tuple[str, ...]] = ()  # roles of sides without which an input can't be read
     eot_leads: ClassVar[bool] = False  # the end-of-text id is before documents, so one that begins a file ends none
 

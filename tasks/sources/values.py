@@ -175,7 +175,7 @@ def _check_array(values: pa.Array) -> None:
 
 
 class Decoding:
-    """How a source decodes bytes.
+    """Decodes the bytes of a source.
 
     Args:
         options: see SourceReader.
