@@ -190,6 +190,6 @@ def _count(store: Store, manifest: Manifest, split: str, packing: Packing, seq_l
     seconds = time.monotonic() - begin
     level = logging.WARNING if seconds >= _LONG_SECONDS else logging.INFO
     place, cut = store.place(version_path(manifest.version)), f"{packing.name}/{seq_len}"
-    message = "%s: counted the samples of %s for %s in %d shards in %.1f s, for %s"
+    message = "%s: counted the samples of %s for %s in %d shards in %.1f s, to keep in %s"
     logging.getLogger("tokenloom").log(level, message, place, split, cut, len(counts), seconds, file.path)
     return np.array(counts, dtype=np.int64)

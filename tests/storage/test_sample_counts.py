@@ -78,7 +78,7 @@ def test_counts_are_computed_once_without_reading_tokens_and_cached(
     (message,) = [record.getMessage() for record in caplog.records]
     path = CountsFile(tmp_path, plain.manifest, "train", packing_named(packing), 30).path
     assert f"samples of train for {packing}/30 in {len(shards)} shards" in message
-    assert message.endswith(f"for {path}")
+    assert message.endswith(f"to keep in {path}")
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == [path]
 
 

@@ -17,8 +17,7 @@ from tests.reader.oracle import PACKINGS, Oracle, make_store
 from tests.without_torch import needs_torch
 from tokenloom import EvaluationPass, TokenDataset, TokenLoader
 from tokenloom.errors import SpecError, StoreError, TokenizerError
-from tokenloom.reader import shard_data
-from tokenloom.storage import Shard, open_shard
+from tokenloom.storage import open_shard
 
 _ROOT = Path(__file__).parent.parent.parent
 _EOT = 255
@@ -153,20 +152,13 @@ def test_a_limited_number_of_shards_stays_open_and_views_of_closed_ones_stay_val
     np.testing.assert_array_equal(first, copy)
 
 
-def test_opening_reads_only_the_manifest(built: _Built, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[Path] = []
-
-    def counted(path: Path, verify: str) -> Shard:
-        opened.append(path)
-        return open_shard(path, verify)
-
-    monkeypatch.setattr(shard_data, "open_shard", counted)
+def test_opening_reads_only_the_manifest(built: _Built) -> None:
     data = TokenDataset(built.reference, seq_len=64)
     assert len(data) > 0
-    assert opened == []
+    assert [*data.shards.opened] == []
     data[0]
     data[1]
-    assert opened == built.train[:1]
+    assert [*data.shards.opened] == [0]
 
 
 def test_decode_returns_the_text(built: _Built) -> None:

@@ -26,6 +26,7 @@ from tokenloom.reader.feed import HostFeed
 from tokenloom.reader.mixture import DatasetFingerprint, Mixture, decode_state, decode_stream
 from tokenloom.reader.prefetch import PhaseTimes
 from tokenloom.reader.samples import SplitSamples
+from tokenloom.reader.shard_data import OpenOptions
 from tokenloom.reader.window import TokenWindow, WindowPart
 from tokenloom.storage.formats.arrays import Int32s, Int64s, token_dtype
 from tokenloom.storage.formats.classes import TEXT_CLASS, learned_classes
@@ -137,7 +138,7 @@ class TokenDataset(SplitSamples):
             if "cu_seqlens" not in names:
                 raise ValueError('cu_seqlens_length pads the field "cu_seqlens": add it to fields')
             cu_seqlens_length = checked_int("cu_seqlens_length", cu_seqlens_length, 2)
-        max_open_shards = checked_int("max_open_shards", max_open_shards, 1)
+        max_open = checked_int("max_open_shards", max_open_shards, 1)
         checked_choice("verify", verify, ("open", "full"))
         checked_choice("access", access, ("mmap", "pread", "range"))
         if (verify, access) == ("full", "range"):
@@ -167,7 +168,9 @@ class TokenDataset(SplitSamples):
         )
         if form.pad_documents > 1 and not form.mask_documents:
             raise ValueError("pad_documents needs mask_documents: padding would predict the next document; omit it")
-        super().__init__(store, manifest, split, cache, cut, form, max_open_shards, verify, access)
+        reads_offsets = cut.follows_documents or form.needs_marks
+        options = OpenOptions(max_open, verify, access, form.dtype, reads_offsets)
+        super().__init__(store, manifest, split, cache, cut, form, options)
         of_samples = tuple(name for name in names if name not in ("cu_seqlens", "member"))
         self._sample_format = replace(form, fields=of_samples)
         self._feeds: dict[int, HostFeed] = {}  # the feed of the last call, by its number of samples

@@ -154,7 +154,7 @@ class SplitSamples:
         cache: the cache of a remote store; None for the default one.
         packing: how the tokens of a shard become rows.
         form: the form of a batch.
-        max_open_shards, verify, access: how shards are opened.
+        options: how shards are opened.
     """
 
     def __init__(
@@ -165,9 +165,7 @@ class SplitSamples:
         cache: ShardCache | None,
         packing: Packing,
         form: BatchFormat,
-        max_open_shards: int,
-        verify: str,
-        access: str,
+        options: OpenOptions,
     ) -> None:
         self.split, self.packing, self.seq_len, self.format = split, packing.name, form.seq_len, form
         self.num_tokens, self._packing = manifest.splits[split].tokens, packing
@@ -185,9 +183,8 @@ class SplitSamples:
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if descriptors != resource.RLIM_INFINITY:
             held = _NUM_DESCRIPTORS * (1 if form.learn is None else 2)
-            max_open_shards = max(1, min(max_open_shards, descriptors * 2 // 3 // held))
-        reads_offsets = self.plans_shards or form.needs_marks
-        options = OpenOptions(max_open_shards, verify, access, form.dtype, reads_offsets)
+            most = max(1, min(options.max_open_shards, descriptors * 2 // 3 // held))
+            options = options._replace(max_open_shards=most)
         self.shards = SplitFiles(OpenShard, store, manifest, split, cache, options)
         #: the shards, and the masks beside them if the version has any
         self.files: list[AnyFiles] = [self.shards]
