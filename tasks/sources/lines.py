@@ -83,23 +83,10 @@ class TextFileReader(RecordReader):
             end: those that begin there or later, too; None for a file that is not cut.
         """
         mark = separator.encode()
-        before = max(0, start - len(mark))
+        offset, is_inside = max(0, start - len(mark)), start > 0  # inside of a piece that begins before the part
         if end is not None:
-            announce(file, [(before, end)])
-            file.seek(before)
-        return self._split(url, file, mark, max_bytes, before, end, is_inside=start > 0)
-
-    def _split(
-        self,
-        url: str,
-        file: IO[bytes],
-        mark: bytes,
-        max_bytes: int,
-        offset: int,
-        end: int | None,
-        is_inside: bool = False,
-    ) -> Iterator[RawRow]:
-        """Yield the pieces of a stream that begin before `end`; without the first if `offset` is inside of a piece."""
+            announce(file, [(offset, end)])
+            file.seek(offset)
         buffer, dropped, overlap = bytearray(), 0, len(mark) - 1
         while data := file.read(READ_BYTES):
             searched = max(0, len(buffer) - overlap)
@@ -112,8 +99,7 @@ class TextFileReader(RecordReader):
                         return
                     num_bytes = dropped + len(piece)
                     if not is_inside:
-                        is_large = num_bytes > max_bytes
-                        yield RawRow(offset, self.too_large(url, offset, max_bytes) if is_large else piece, num_bytes)
+                        yield self.sized_row(url, offset, piece, num_bytes, max_bytes)
                     offset, dropped, is_inside = offset + num_bytes + len(mark), 0, False
             if is_inside and end is not None and offset + dropped + len(buffer) > end:
                 return
@@ -123,9 +109,7 @@ class TextFileReader(RecordReader):
                 dropped += len(buffer) - overlap
                 del buffer[: len(buffer) - overlap]  # all but what may begin a separator
         if not is_inside and (end is None or offset < end):
-            num_bytes = dropped + len(buffer)
-            is_large = num_bytes > max_bytes
-            yield RawRow(offset, self.too_large(url, offset, max_bytes) if is_large else bytes(buffer), num_bytes)
+            yield self.sized_row(url, offset, bytes(buffer), dropped + len(buffer), max_bytes)
 
 
 class TextReader(TextFileReader):
@@ -169,8 +153,7 @@ class TextReader(TextFileReader):
                         yield raw._replace(value=text)
             else:
                 data = file.read(self._max_bytes + 1)
-                is_large = len(data) > self._max_bytes
-                yield RawRow(0, self.too_large(url, 0, self._max_bytes) if is_large else data, len(data))
+                yield self.sized_row(url, 0, data, len(data), self._max_bytes)
 
     def place(self, url: str, row: int) -> str:
         """See RecordReader.place."""

@@ -122,10 +122,12 @@ class RecordReader(SourceReader):
         """Return the row as JSON text, for conversations; raises BadValue."""
         return json.dumps(self.parse(raw), default=str)
 
-    def too_large(self, url: str, row: int, max_bytes: int) -> BadRow:
-        """Return the BadRow for a row of more than `max_bytes`."""
+    def sized_row(self, url: str, row: int, data: bytes, num_bytes: int, max_bytes: int) -> RawRow:
+        """Return a row of `num_bytes`, a bad one if these are more than `max_bytes`."""
+        if num_bytes <= max_bytes:
+            return RawRow(row, data, num_bytes)
         problem = f"more than {max_bytes:,} bytes, too much for documents.max_bytes; raise that value"
-        return BadValue(problem, "too_large").at(self.place(url, row), row)
+        return RawRow(row, BadValue(problem, "too_large").at(self.place(url, row), row), num_bytes)
 
     def batches(self, url: str, part: FileRange) -> Iterator[RowBatch]:
         """See SourceReader.batches."""

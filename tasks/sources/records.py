@@ -86,11 +86,10 @@ class JsonReader(TextFileReader):
 
 
 class ArrayValue(NamedTuple):
-    """A value of an array, its JSON text, and the line on which it begins."""
+    """A value of an array, and its JSON text."""
 
     value: Any
     text: str
-    line: int
 
 
 def starts_array(file: IO[bytes]) -> bool:
@@ -113,15 +112,13 @@ def array_values(file: IO[bytes], url: str, max_bytes: int) -> Iterator[ArrayVal
     """
     window = _Window(file, url, max_bytes)
     window.consume("[")
-    if window.peek() == "]":
-        window.consume("]")
-    else:
-        while True:
-            yield window.value()
-            if window.peek() == "]":
-                window.consume("]")
-                break
+    is_first = True
+    while window.peek() != "]":
+        if not is_first:
             window.consume(",")
+        yield window.value()
+        is_first = False
+    window.consume("]")
     if window.peek():
         raise window.error("text after the end of the array")
 
@@ -133,17 +130,12 @@ class _Window:
         self._file, self._url, self._max_bytes = file, url, max_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
         self._text, self._at, self._count = "", 0, 0
-        self._line, self._line_at = 1, 0  # the line of a position of the text
+        self._line = 1  # on which the text begins
         self._is_end = False
-
-    def _line_of(self, at: int) -> int:
-        """Return the line of a position that is not before the last one that was asked for."""
-        self._line, self._line_at = self._line + self._text.count("\n", self._line_at, at), at
-        return self._line
 
     def error(self, what: str, at: int | None = None) -> InputError:
         """Return the error to raise for what is at a position of the text, by default the current one."""
-        line = self._line_of(self._at if at is None else at)
+        line = self._line + self._text.count("\n", 0, self._at if at is None else at)
         place = f"{self._url}, line {line}, value {self._count} of its JSON array"
         return InputError(f"{place}: {what}; repair the file or leave it out")
 
@@ -151,9 +143,9 @@ class _Window:
         """Read more of the file; return False at its end."""
         data = self._file.read(num_bytes)
         self._is_end = not data
-        self._line_of(self._at)
+        self._line += self._text.count("\n", 0, self._at)
         self._text = self._text[self._at :] + self._decoder.decode(data, final=self._is_end)
-        self._at = self._line_at = 0
+        self._at = 0
         return not self._is_end
 
     def peek(self) -> str:
@@ -189,9 +181,9 @@ class _Window:
                 raise self.error(f"not valid JSON: {message_of(error)}") from error
             else:
                 if end < len(self._text) or self._is_end:  # otherwise the rest of a number may follow
-                    text, line, self._at = self._text[self._at : end], self._line_of(self._at), end
+                    text, self._at = self._text[self._at : end], end
                     self._count += 1
-                    return ArrayValue(value, text, line)
+                    return ArrayValue(value, text)
             if len(self._text) - self._at > self._max_bytes:
                 raise self.error(f"more than {self._max_bytes:,} bytes; raise documents.max_bytes")
             self._fill(wanted)
@@ -233,9 +225,7 @@ class ArrayRecordReader(RecordReader):
                 file.seek(start)
             for row in range(start, end):
                 record = _read(file, url, row)
-                large = len(record) > self._max_record_bytes
-                value = self.too_large(url, row, self._max_record_bytes) if large else record
-                yield RawRow(row, value, len(record))
+                yield self.sized_row(url, row, record, len(record), self._max_record_bytes)
 
     def place(self, url: str, row: int) -> str:
         """See RecordReader.place."""
