@@ -93,20 +93,6 @@ def _visible(folder: Path) -> list[Path]:
     return [*folder.glob("store/*/versions/*/manifest.json"), *folder.glob("store/*/tags/*/*")]
 
 
-def test_init_writes_a_spec_that_plan_reads_and_never_overwrites(tmp_path: Path) -> None:
-    done = _run(tmp_path, "init", "news.yaml")
-    assert done.returncode == 0
-    assert "wrote news.yaml" in done.stdout
-    written = (tmp_path / "news.yaml").read_text()
-    assert _run(tmp_path, "plan", "news.yaml").returncode == 1  # its input does not exist
-    (tmp_path / "news.yaml").write_text(written + "# mine\n")
-    again = _run(tmp_path, "init", "news.yaml")
-    assert again.returncode == 2
-    assert "news.yaml: the file exists" in again.stderr
-    assert (tmp_path / "news.yaml").read_text() == written + "# mine\n"
-    assert _json(tmp_path, "init", "other.yaml") == {"path": "other.yaml", "sources": []}
-
-
 def test_plan_shows_what_a_build_reads_and_makes_nothing_visible(project: Path) -> None:
     value = _json(project, "plan", "spec.yaml")
     assert (value["files"], value["partitions"], value["cached"]) == (1, 1, 0)
@@ -122,11 +108,11 @@ def test_plan_shows_what_a_build_reads_and_makes_nothing_visible(project: Path) 
     assert (value["encoder"], value["encoder_reason"]) == (None, "less than 2 MB of text is to be encoded")
 
 
-def test_build_returns_the_promised_keys_and_a_second_build_has_nothing_to_do(project: Path) -> None:
+def test_build_returns_the_promised_keys_and_other_commands_show_what_it_built(project: Path) -> None:
     value = _json(project, "build", "spec.yaml", "--direct", "--workers", "1")
-    assert {"reference", "version", "published", "splits"} <= set(value)
+    version = value["version"]
     assert value["published"] is True
-    assert value["reference"] == f"{project}/store/news@{value['version']}"
+    assert value["reference"] == f"{project}/store/news@{version}"
     assert value["tokens"] == sum(split["tokens"] for split in value["splits"].values())
     assert (value["documents"], value["shards"], value["seconds"] > 0) == (200, 3, True)
     assert (value["partitions"], value["partitions_reused"], value["partitions_encoded"]) == (1, 0, 1)
@@ -135,33 +121,49 @@ def test_build_returns_the_promised_keys_and_a_second_build_has_nothing_to_do(pr
     assert all(set(split) == {"tokens", "documents", "shards"} for split in value["splits"].values())
     assert sum(split["documents"] for split in value["splits"].values()) == 200
     again = _json(project, "build", "spec.yaml", "--direct", "--workers", "1")
-    assert again["published"] is False
-    assert {k: again[k] for k in ("version", "splits")} == {k: value[k] for k in ("version", "splits")}
+    assert (again["published"], again["version"], again["splits"]) == (False, version, value["splits"])
     assert _json(project, "plan", "spec.yaml")["published"] is True
 
-
-def test_ls_inspect_and_peek_show_what_was_built(project: Path) -> None:
-    built = _json(project, "build", "spec.yaml", "--direct", "--workers", "0")
-    version = built["version"]
-    listed = _json(project, "ls", "store")
     (entry,) = _json(project, "ls", "store/news")["versions"]
     assert (entry["version"], entry["tags"], entry["documents"]) == (version, ["latest"], 200)
-    (dataset,) = listed["datasets"]
+    (dataset,) = _json(project, "ls", "store")["datasets"]
     assert dataset == {"dataset": "news", "versions": 1, "latest": version, "at": dataset["at"], "damage": None}
     for place, at in (("store", dataset["at"]), ("store/news", entry["at"])):
-        assert at[:16].replace("T", " ") in _run(project, "ls", place).stdout
+        shown = _run(project, "ls", place).stdout
+        assert version in shown and at[:16].replace("T", " ") in shown
     manifest = _json(project, "inspect", "store/news")
-    assert manifest["version"] == version
-    assert manifest["rows"]["read"] == 200
+    assert (manifest["version"], manifest["rows"]["read"]) == (version, 200)
     assert [item["path"] for item in manifest["inputs"]] == ["a.jsonl"]
+    assert version in _run(project, "inspect", "store/news@latest").stdout
     documents = _json(project, "peek", f"store/news@{version}", "--count", "4", "--chars", "8")["documents"]
-    assert len(documents) == 4
-    assert all(document["text"] == "line num" for document in documents)
+    assert [document["text"] for document in documents] == ["line num"] * 4
     shown = _run(project, "peek", "store/news", "--count", "2").stdout
-    assert shown.count("--- lines: a.jsonl, row ") == 2
-    assert "line number" in shown
-    for arguments in (("ls", "store"), ("ls", "store/news"), ("inspect", "store/news@latest")):
-        assert version in _run(project, *arguments).stdout
+    assert shown.count("--- lines: a.jsonl, row ") == 2 and "line number" in shown
+
+
+def test_failed_checks_end_with_code_3_and_leave_nothing_visible(project: Path) -> None:
+    build = ("build", "spec.yaml", "--direct", "--set")
+    failed = _run(project, *build, "checks.min_documents=1000")
+    assert (failed.returncode, failed.stdout) == (3, "")
+    found = "1 of 1 check failed, so nothing was published: min_documents: expected >= 1,000, found 200. "
+    assert found in failed.stderr and "and build again: finished work is kept" in failed.stderr
+    error = json.loads(_run(project, *build, "checks.min_documents=1000", "--json").stdout)["error"]
+    gate = {"name": "min_documents", "expected": ">= 1,000", "found": "200", "passed": False, "compared": True}
+    assert (error["type"], error["gates"]) == ("GateFailed", [gate])
+    assert not _visible(project)
+    checks = ("checks.min_documents=200", "--set", "checks.max_token_drift=0.5")
+    assert _json(project, "plan", "spec.yaml", "--set", *checks)["checks"] == {
+        "min_documents": 200,
+        "max_token_drift": 0.5,
+    }
+    assert (
+        "checks before it is published: min_documents 200, max"
+        in _run(project, "plan", "spec.yaml", "--set", *checks).stdout
+    )
+    assert _json(project, "plan", "spec.yaml", "--limit", "5", "--set", *checks)["checks"] == {}
+    shown = _run(project, *build, *checks).stdout
+    assert "; 2 checks passed; " in shown
+    assert "max_token_drift: not compared: latest names no version\n" in shown
 
 
 @pytest.mark.parametrize(

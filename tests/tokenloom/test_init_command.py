@@ -167,3 +167,15 @@ def test_a_file_without_documents_is_refused_and_nothing_is_written(
 )
 def test_init_reads_real_data(name: str, tmp_path: Path, data_dir: Path) -> None:
     assert _written(tmp_path, str(data_dir / name))
+
+
+def test_init_without_files_writes_a_starter_spec_and_never_overwrites_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with contextlib.chdir(tmp_path):
+        assert main(["init", "news.yaml"]) == 0
+        written = Path("news.yaml").read_bytes()
+        assert main(["plan", "news.yaml"]) == 1  # its input does not exist
+        assert main(["init", "news.yaml"]) == 2
+        assert "news.yaml: the file exists" in capsys.readouterr().err
+        assert Path("news.yaml").read_bytes() == written
