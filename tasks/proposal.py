@@ -277,11 +277,9 @@ def _files_of(argument: str) -> tuple[str, dict[str, int], list[str]]:
         pattern = escaped(path) if is_local(path) and Path(path).exists() else path
         return pattern, {file.url: file.num_bytes for file in find_files(pattern)}, []
     listed = match(f"{escaped(path)}/**/*")[1]
-    found = {name: int(info["size"]) for name, info in listed if info["type"] == "file"}
-    found = {
-        name: size for name, size in found.items() if PurePosixPath(name).name.split(".")[0].lower() not in _NO_DATA
-    }
-    data = {name: size for name, size in found.items() if kind_of(name)}
+    files = (name for name, info in listed if info["type"] == "file")
+    found = [name for name in files if PurePosixPath(name).name.split(".")[0].lower() not in _NO_DATA]
+    data = {name: Path(name).stat().st_size for name in found if kind_of(name)}
     if not data:
         raise InputError(f"{path}: no file in it ends in {', '.join(KINDS)}; name the files to read")
     return "", data, [_short(name) for name in found if name not in data]
