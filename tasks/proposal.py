@@ -82,12 +82,12 @@ def reading_options(url: str) -> tuple[Options, str]:
     if kind == "text":
         return {"kind": kind} | ({"separator": _SEPARATOR} if _has_separator(url) else {}), ""
     base = {"kind": kind} | ({"delimiter": mark} if kind == "csv" and (mark := _delimiter(url)) != "," else {})
-    names, paths = _names(url, base)
+    names = _names(url, base)
     if found := _conversations(url, base, names):
         return base | found, ""
     if set(PAIR_KEYS) <= set(names):
         raise InputError(f"{url}: {PAIRS}")
-    text, note = _text(url, base, names, paths)
+    text, note = _text(url, base, names)
     known = (name for name in _IDS if text and name in names and name != text)
     identifier = next((name for name in known if _rows(url, base | {"text": text, "id": name})[0]), None)
     return base | ({"text": text} if text else {}) | ({"id": identifier} if identifier else {}), note
@@ -134,13 +134,12 @@ def _has_separator(url: str) -> bool:
     return first.num_bytes + len(_SEPARATOR) <= size and compression(url) is None
 
 
-def _names(url: str, base: Options) -> tuple[list[str], list[str]]:
-    """Return the columns or keys of a file, WHOLE_ROW for texts and lists; and the same with keys in objects."""
+def _names(url: str, base: Options) -> list[str]:
+    """Return the columns or keys of a file, and dotted those in objects; WHOLE_ROW for texts and lists."""
     reader = make_reader(_read_with(base, text=None))
     if not isinstance(reader, RecordReader):
-        names = list(reader.schema(url).names)  # type: ignore[attr-defined]  # those of columns have it
-        return names, names
-    keys, paths, problem = dict[str, None](), dict[str, None](), InputError(f"{url}: no row in it; leave it out")
+        return list(reader.schema(url).names)  # type: ignore[attr-defined]  # those of columns have it
+    names, problem = dict[str, None](), InputError(f"{url}: no row in it; leave it out")
     for raw in islice(reader.raw_rows(url, 0, input_bytes(url)), _MAX_ROWS):
         try:
             if isinstance(raw.value, BadRow):
@@ -149,11 +148,10 @@ def _names(url: str, base: Options) -> tuple[list[str], list[str]]:
         except (BadRow, BadValue) as error:
             problem = error if isinstance(error, BadRow) else error.at(reader.place(url, raw.row), raw.row)
             continue
-        keys |= dict.fromkeys(value if isinstance(value, Mapping) else [WHOLE_ROW])
-        paths |= dict.fromkeys(_paths(value) if isinstance(value, Mapping) else [WHOLE_ROW])
-    if not keys:
+        names |= dict.fromkeys(_paths(value) if isinstance(value, Mapping) else [WHOLE_ROW])
+    if not names:
         raise problem
-    return list(keys), list(paths)
+    return list(names)
 
 
 def _paths(value: Mapping[str, Any], before: str = "") -> Iterator[str]:
@@ -173,16 +171,16 @@ def _conversations(url: str, base: Options, names: list[str]) -> Options | None:
     return None
 
 
-def _text(url: str, base: Options, names: list[str], paths: list[str]) -> tuple[str | None, str]:
-    """Return the column of the texts, and a note if it was chosen among several; None if records are texts.
+def _text(url: str, base: Options, names: list[str]) -> tuple[str | None, str]:
+    """Return the column of the texts, one in an object only if there is no other; None if records are texts.
 
-    It is one of `names`, or else of the other `paths`, into objects.
+    With it comes a note if it was chosen among several.
     """
     lengths: dict[str, float] = {}
     problems: list[BadRow] = []
-    leaves = {name: name.rpartition(".")[2] for name in paths}
-    for name in sorted(paths, key=lambda name: (name not in names, (*_TEXTS, leaves[name]).index(leaves[name]))):
-        if lengths and name not in names:
+    leaves = {name: name.rpartition(".")[2] or name for name in names}
+    for name in sorted(names, key=lambda name: (name != leaves[name], (*_TEXTS, leaves[name]).index(leaves[name]))):
+        if lengths and name != leaves[name]:
             break
         rows, bad = _rows(url, base | {"text": name})
         problems += (row for row in bad if row.reason not in ("missing_key", "not_text"))
@@ -196,7 +194,7 @@ def _text(url: str, base: Options, names: list[str], paths: list[str]) -> tuple[
     if not lengths and problems:
         raise problems[0]
     if not lengths:
-        shown = shown_names(paths)
+        shown = shown_names(names)
         raise InputError(f"{url}: no column or key has text; they are: {shown}. Write the spec with their `text`")
     longest = max(lengths, key=lambda name: lengths[name])
     others = [name for name in lengths if name != longest]
@@ -276,10 +274,9 @@ def _files_of(argument: str) -> tuple[str, dict[str, int], list[str]]:
     if not (is_local(path) and Path(path).is_dir()):
         pattern = escaped(path) if is_local(path) and Path(path).exists() else path
         return pattern, {file.url: file.num_bytes for file in find_files(pattern)}, []
-    listed = match(f"{escaped(path)}/**/*")[1]
-    files = (name for name, info in listed if info["type"] == "file")
+    files = [name for name, info in match(f"{escaped(path)}/**/*")[1] if info["type"] == "file"]
     found = [name for name in files if PurePosixPath(name).name.split(".")[0].lower() not in _NO_DATA]
-    data = {name: Path(name).stat().st_size for name in found if kind_of(name)}
+    data = {name: input_bytes(name) for name in found if kind_of(name)}
     if not data:
         raise InputError(f"{path}: no file in it ends in {', '.join(KINDS)}; name the files to read")
     return "", data, [_short(name) for name in found if name not in data]

@@ -67,11 +67,9 @@ def _template_file(url: str) -> str:
             "folder of the tokenizer as tokenizer.path"
         )
     try:
-        info = info_of(url)
-        if info["type"] == "directory":
-            raise SpecError(f"chat.template: {url} is a folder; give the file of a template in it")
-        if info["size"] > _MAX_BYTES:
-            raise SpecError(f"chat.template: {url} has {info['size']:,} bytes, too many for a template; check the path")
+        size = info_of(url)["size"]
+        if size > _MAX_BYTES:
+            raise SpecError(f"chat.template: {url} has {size:,} bytes, too many for a template; check the path")
         with open_input(url) as file:
             return file.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:

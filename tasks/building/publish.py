@@ -149,7 +149,9 @@ def publish_version(
     for file, data in files.items():
         store.replace(version_path(name, file), data)
     digests = {file: hashlib.sha256(data).hexdigest() for file, data in files.items()}
-    manifest = _manifest(plan, assignment, records, digests | _quarantine(plan, assignment))
+    if assignment.quarantined:
+        digests[QUARANTINE] = _write_quarantine(plan)
+    manifest = _manifest(plan, assignment, records, digests)
     record = _build_record(plan, assignment, records, measured, times)
     facts = VersionFacts(store, manifest, record)
     gates = evaluate_gates(facts, plan.tag, plan.limits)
@@ -169,13 +171,11 @@ def publish_version(
     return replace(facts, build=record)
 
 
-def _quarantine(plan: BuildPlan, assignment: Assignment) -> dict[str, str]:
-    """Write the version's list of skipped rows, if there are any; return {name: SHA-256}.
+def _write_quarantine(plan: BuildPlan) -> str:
+    """Write the version's list of skipped rows; return its SHA-256.
 
     Raises WorkError if the record of a partition is gone.
     """
-    if not assignment.quarantined:
-        return {}
     store, listed = plan.build.store, []
     found = find_partition_records(store, (part.spill_name for part in plan.partitions))
     for part in plan.partitions:
@@ -183,7 +183,7 @@ def _quarantine(plan: BuildPlan, assignment: Assignment) -> dict[str, str]:
         if record is None:
             raise damaged(store, partition_record_path(part.spill_name))
         listed.append((part.spill_name, part.file.source, part.file.path, record.quarantine))
-    return {QUARANTINE: write_quarantine(store, version_path(plan.build.version, QUARANTINE), listed)}
+    return write_quarantine(store, version_path(plan.build.version, QUARANTINE), listed)
 
 
 def _manifest(

@@ -124,7 +124,7 @@ def open_workers(num_workers: int, preload: Callable[[], object] | None = None) 
         preload: called once for all workers, as soon as possible.
     """
     with WorkerPool(num_workers) as pool, ThreadPoolExecutor(max(1, num_workers)) as threads:
-        if preload:
+        if preload and num_workers:
             pool.preload(preload)
 
         def run(name: str, step: Step, batches: list[Batch]) -> list[list[Any]]:
