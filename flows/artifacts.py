@@ -140,7 +140,7 @@ def show_verification(dataset: str, result: VerificationResult) -> None:
 
 
 def show_collection(found: Collected) -> None:
-    """Write what became of each version and of leftovers, or would, as a table artifact."""
+    """Write the outcome of a collection for each version and each kind of leftovers as a table artifact."""
     rows = [
         {"version": version, "outcome": outcome, "why": printable_line(why)} for version, outcome, why in found.rows()
     ]

@@ -131,7 +131,7 @@ def build_and_report(spec: BuildSpec, tag: str = "") -> dict[str, Any]:
     """Build and publish in a flow run, report the outcome there, and return the final state of the flow.
 
     Args:
-        spec: what to build.
+        spec: the spec of the build.
         tag: a further tag that names the version afterwards; "" for none.
     """
     label_run(spec.dataset)

@@ -188,11 +188,11 @@ def _step(name: str, seconds: dict[str, float], total: int = 0, parts: str = "",
     seconds[name] = round(time.monotonic() - start, 3)
 
 
-REPORT_STEP = "report"  # no task run of Prefect: it takes less time than one, and what becomes of it fails no build
+REPORT_STEP = "report"  # not a task run of Prefect: that takes longer than the report, whose failure fails no build
 
 
 def import_for_reports() -> None:
-    """Begin to import what draws a report in a thread, while this process waits for its workers; return at once."""
+    """Import the drawing of reports in a thread, while this process waits for its workers; return at once."""
     threading.Thread(target=_import, name="imports for the report").start()
 
 
@@ -229,7 +229,7 @@ def _write_report(plan: BuildPlan, result: BuildResult, runner: Runner) -> str |
     """
     try:
         from tokenloom.tasks.report.figures import collect_for_build
-        from tokenloom.tasks.report.page import render_page, write_report  # late: only this needs what draws
+        from tokenloom.tasks.report.page import render_page, write_report  # late: few builds need it
 
         store, version = plan.build.store, plan.build.version
         figures = runner.each(REPORT_STEP, partial(collect_for_build, plan.build), [Job(version, version)])[0]

@@ -49,7 +49,7 @@ def _mark_services_as_ended() -> None:
 os.register_at_fork(after_in_child=_mark_services_as_ended)
 
 
-_DEATHS = ("KilledWorker", "WorkerCrashedError", "NodeDiedError", "OutOfMemoryError")  # what Dask and Ray raise
+_DEATHS = ("KilledWorker", "WorkerCrashedError", "NodeDiedError", "OutOfMemoryError")  # errors of Dask and Ray
 
 
 def _retry_condition(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:

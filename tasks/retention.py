@@ -1,5 +1,5 @@
 """Delete the versions of a dataset that no rule keeps, and the files in work/ and reports/ that no version needs; and
-measure what uses the space.
+measure the space that each part uses.
 
 docs/guides/versions.md states the rules, and why nothing is lost that a build or a tag uses meanwhile. The age of a
 file is the time of this machine less the time that the store gives it.
@@ -61,7 +61,7 @@ class VersionStatus:
 
 @dataclass
 class Collected:
-    """The result of a collection: what it deleted, or would delete with `delete`.
+    """The result of a collection: all that it deleted, or would delete with `delete`.
 
     `kept` says why it kept a version, `leftovers` counts files by kind, `bytes` are freed.
     """
@@ -79,7 +79,7 @@ class Collected:
         return "deleted" if self.delete else "would delete"
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """Return (version, what became of it, and why) of each version, for tables."""
+        """Return (version, outcome, reason) of each version, for tables."""
         gone = [(version, self.verb, "no tag names it, and no rule keeps it") for version in self.deleted]
         return [*gone, *((version, "kept", why) for version, why in self.kept.items())]
 
@@ -90,20 +90,20 @@ class Collected:
         return f"{self.dataset}: {did}; {len(self.kept):,} kept"
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `gc --json` prints."""
+        """Return the JSON object of `gc --json`."""
         return asdict(self) | {"kept": [{"version": version, "why": why} for version, why in self.kept.items()]}
 
 
 class _InUse(Exception):
-    """A version is used after all; the message says by what."""
+    """A version is used after all; the message names its user."""
 
 
 def collect(store: Store, policy: Policy, *, delete: bool = False) -> Collected:
-    """Find what nothing keeps in a dataset, and delete it.
+    """Find and delete the versions and files of a dataset that nothing keeps.
 
     Args:
         store: the dataset's store.
-        policy: what to keep.
+        policy: the versions and files to keep.
         delete: False to change nothing, and only return the result.
 
     Raises:
@@ -139,7 +139,7 @@ def survey(tags_of: Mapping[str, list[str]], files: Mapping[str, StoredFile], po
     Args:
         tags_of: the tags of each version.
         files: all files of the dataset, by path.
-        policy: what stays.
+        policy: the versions and files that stay.
     """
     files_of: defaultdict[str, dict[str, StoredFile]] = defaultdict(dict)
     for path, file in files.items():
@@ -271,7 +271,7 @@ class DatasetUsage:
 
 
 def measure(store: Store, policy: Policy) -> DatasetUsage:
-    """Return what uses the space of a dataset, and what gc would free; changes nothing.
+    """Return the space that each part of a dataset uses, and that gc would free; changes nothing.
 
     Args:
         store: the dataset's store.

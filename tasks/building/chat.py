@@ -20,7 +20,7 @@ _MAX_BYTES = 2_000_000  # largest template; those of models have up to 20 KB
 
 
 def chat_definition(spec: BuildSpec, definition: dict[str, Any]) -> ChatDefinition:
-    """Return what renders the conversations of a build, of which a source has some.
+    """Return the template and tokens for the conversations of a build, of which a source has some.
 
     Args:
         spec: with absolute paths.

@@ -171,7 +171,7 @@ def _compare(
     wanted: dict[int, CheckedDocument],
     stored: dict[int, tuple[AnyArray, NDArray[np.uint8]]],
 ) -> Iterator[Difference]:
-    """Yield the rows that differ from what is stored of their documents, which are removed from `wanted`."""
+    """Yield the rows that differ from their stored documents; remove from `wanted` all that were compared."""
     is_there = rows.texts.is_valid().to_numpy(zero_copy_only=False)
     for row in rows.rows[~is_there].tolist():  # the transform leaves it out now
         yield Difference("text", wanted.pop(row), place_of(row))

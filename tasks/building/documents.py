@@ -74,12 +74,12 @@ class DocumentEncoder:
     def prepared(
         self, batches: Iterator[Rows], on_error: str, without_target: str, place_of: PlaceOf
     ) -> Iterator[Rows]:
-        """Return batches of documents with what `encode` needs, without those that can't be encoded.
+        """Return batches of documents as `encode` needs them, without those that can't be encoded.
 
         Args:
             batches: of documents, see keep_documents.
             on_error: "skip" lists a bad row, "fail" raises it.
-            without_target: what happens to conversations of which nothing is learned: "drop", "keep" or "fail".
+            without_target: the treatment of conversations of which nothing is learned: "drop", "keep" or "fail".
             place_of: how a message names a row.
 
         Raises:
@@ -95,7 +95,7 @@ class DocumentEncoder:
 
 
 def document_encoder(tokenizer: Tokenizer, chat: ChatDefinition | None) -> DocumentEncoder:
-    """Return what encodes the documents of a file: conversations if `chat` says how to render them, else texts.
+    """Return the encoder for the documents of a file: conversations if `chat` says how to render them, else texts.
 
     Raises SpecError if the template can't be compiled, or does not fit the tokenizer.
     """
@@ -186,7 +186,7 @@ class _Conversations(DocumentEncoder):
 
 @lru_cache(maxsize=8)
 def _chat_encoder(definition: bytes, tokenizer: Tokenizer, _thread: int) -> ChatEncoder:
-    """Return an encoder, which only one thread uses: it remembers what it renders."""
+    """Return an encoder for one thread: it caches the texts that it renders."""
     from tokenloom.chat.encoding import ChatEncoder
 
     return ChatEncoder(definition_of(json.loads(definition)), tokenizer)

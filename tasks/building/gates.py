@@ -149,7 +149,7 @@ def _shown(value: Fraction, limit: Fraction) -> str:
     return str(value)
 
 
-#: a number and words for it: of a share or a change, what it is made of
+#: a number, and words for it: of a share or a change, its two parts
 Measured = tuple[int | Fraction, str]
 
 

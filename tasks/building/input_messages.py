@@ -1,4 +1,4 @@
-"""Warnings about the input files of a build: files that were left out, and files that may not be what they seem."""
+"""Warnings about the input files of a build: files that were left out, and suspicious ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HELD_OUT = re.compile(r"(?<![a-z])(test|val|valid|validation|dev|eval)(?![a-z])"
 _TOKEN_CHARS = 4  # bytes of text in a token, usually
 _TABLE_LEVELS = 3  # folders to look in, at least: that of a file, and those above it
 _MAX_LOOKED = 12  # folders of a source; in a store, each look is three requests
-_TABLES = {  # and what lies in their folder, above the data files
+_TABLES = {  # format -> a file in the folder of a table, above its data files
     "Delta Lake": "_delta_log/*.json",
     "Iceberg": "metadata/*.metadata.json",
     "Hudi": ".hoodie/hoodie.properties*",

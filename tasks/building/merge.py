@@ -31,7 +31,7 @@ GAP_BYTES = 2**20  # reading a smaller gap takes less time than another read of 
 
 @dataclass(frozen=True)
 class Piece:
-    """The documents of a key range that stay, in order, and what is dropped of it.
+    """The documents of a key range that stay, in order, and the number of those that are dropped.
 
     `num_dropped` counts its "duplicates" and "excluded" documents, and "left_tokens", those of both.
 
@@ -55,7 +55,7 @@ def merge_documents(
     """Read the documents of a split with keys in [start_key, end_key) from all spills.
 
     They come in the total order (key, content, source, path, row). If the build drops duplicates, the first of
-    identical documents is kept. `excluded` (m, 2) are contents to drop, see exclusion.py.
+    identical documents is kept. `excluded` (m, 2) are contents to drop, see read_exclusions.
 
     Raises WorkError if a spill is missing or damaged.
     """

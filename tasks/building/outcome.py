@@ -42,7 +42,7 @@ def outcome_lines(result: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def encoding_line(result: Mapping[str, Any]) -> str | None:
-    """Return what encoded a version, as one line; None if that is unknown, or its kind has one encoder.
+    """Return the encoders of a version in one line; None if they are unknown, or its kind has only one.
 
     Args:
         result: see BuildResult.to_json.

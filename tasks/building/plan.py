@@ -54,9 +54,9 @@ class Partition(PartitionRange):
 
 @dataclass(frozen=True, eq=False)
 class Build:
-    """A build, as each of its steps needs it: where the store is, and what decides ids and bytes.
+    """A build, as each of its steps needs it: where the store is, and all that decides ids and bytes.
 
-    A worker gets it once for all jobs of a step, and caches by it what it makes of it.
+    A worker gets it once for all jobs of a step, and caches the tokenizer that it loads by it.
     `tokenizer` is its entry in the manifest, `definition` its part of the spec; `rules` say which rows become
     documents, `chat` renders conversations, None if no source has any. `has_ids` says that a source names ids,
     `has_classes` that tokens have classes: those of conversations, or of imported masks. `excludes` says that contents
@@ -87,7 +87,7 @@ class Build:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildPlan:
-    """A build, and what the process that orders its steps knows of it.
+    """A build with its spec and inputs, for the process that orders its steps.
 
     `spec` names the tokenizer as pinned_fields pins it, and the layouts of conversations; `identity` is its identity
     part. `reference` is the tokenizer itself, `eot_of_config` whether only a tokenizer_config.json names its

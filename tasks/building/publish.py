@@ -97,11 +97,11 @@ class BuildResult:
 
     @property
     def rows(self) -> dict[str, int]:
-        """The number of rows read, by what became of them."""
+        """The number of rows read, kept, dropped and skipped."""
         return self.facts.manifest.row_counts
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `build --json` prints."""
+        """Return the JSON object of `build --json`."""
         num_own = None if self.num_partitions is None else self.num_partitions - self.num_identical
         encoders = self.facts.build.encoders if self.facts.build else None
         return self.facts.to_json() | {

@@ -176,7 +176,7 @@ def tokenize_tryout(build: Build, parts: Sequence[Partition]) -> list[tuple[str,
 def _encode(
     rows: Rows, rules: RowRules, file: InputFile, encoder: DocumentEncoder
 ) -> tuple[SpillDocuments, EncodedDocuments]:
-    """Return the documents of a batch, and what was encoded of them."""
+    """Return the documents of a batch for a spill, and as they were encoded."""
     content = encoder.form.contents(rows.texts)
     if rules.deduplicate:
         key = order_keys(content, rules.seed)

@@ -159,7 +159,7 @@ class VersionFacts:
         return lengths_checked(self.reference)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `build --json` and the event of a publication say of a version."""
+        """Return the facts that `build --json` and the event of a publication have of a version."""
         return {
             "reference": self.reference,
             "version": self.version,
@@ -263,5 +263,5 @@ def _inferred(build: BuildRecord | None) -> Iterator[str]:
 
 
 def lengths_checked(reference: str) -> str:
-    """Return that the files of a version have the right lengths, and what checks the rest."""
+    """Return that the files of a version have the right lengths, and the command that checks the rest."""
     return f"only the lengths of its files were checked; `tokenloom verify {quote(reference)}` reads their bytes"

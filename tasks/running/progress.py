@@ -36,7 +36,7 @@ _LABELS = {
     "encode": "encode again",
     "write": "write text",
 }
-#: what each timed step of a build makes, in their order
+#: the result of each timed step of a build, in their order
 STEPS = {
     "tokenize": "text to spills of token ids",
     "assign": "where each document goes",
@@ -75,7 +75,7 @@ class Reused:
 
 @dataclass(frozen=True, kw_only=True)
 class Advanced:
-    """Work was done since the last report: what went through, and `done` of the step's total."""
+    """Work was done since the last report: amounts of data, and `done` of the step's total."""
 
     num_documents: int = 0
     num_bytes: int = 0
@@ -119,7 +119,7 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 class Step:
-    """A step that is in progress or has ended: how long it has taken, and what went through."""
+    """A step that is in progress or has ended: its time, and the amounts of data."""
 
     def __init__(self, began: StepStarted) -> None:
         self.name, self._began = began.step, began
@@ -154,7 +154,7 @@ class Step:
         return min((self._reused + self._done) / total, 1.0) if total else None
 
     def details(self) -> str:
-        """Return what went through, in words: reused parts, documents, rates; "" if nothing did."""
+        """Return the amounts in words: reused parts, documents, rates; "" if there are none."""
         details, seconds = [], max(self.seconds, 1e-3)
         if self._num_reused:
             details.append(f"{self._num_reused:,} of {self._began.num_parts:,} {self._began.parts} reused")
@@ -167,7 +167,7 @@ class Step:
         return ", ".join(details)
 
     def note(self) -> str:
-        """Return what went through, the elapsed time and, once a tenth is done, the time left."""
+        """Return the amounts, the elapsed time and, once a tenth is done, the time left."""
         to_do = self._began.total - self._reused
         left = self.seconds * (to_do - self._done) / self._done if 10 * self._done >= to_do > 0 else None
         times = [f"{clock(self.seconds)} elapsed", *([] if left is None else [f"{about(left)} left"])]

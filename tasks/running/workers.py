@@ -193,7 +193,7 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
     def call(self, step: Callable[[Job], Result], jobs: Sequence[Job]) -> list[Result]:
         """Run a step for each job, one after the other, in a free child; return the results. All must pickle.
 
-        Raises what the step raises, with the child's traceback as a note; WorkerLost if the child dies.
+        Raises the errors of the step, with the child's traceback as a note; WorkerLost if the child dies.
         """
         if self._server is None:
             return [step(job) for job in jobs]
@@ -237,7 +237,7 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
 
 
 def _meaning(code: int | None) -> str:
-    """Return what an exit code of a worker means; None if it is unknown."""
+    """Return the meaning of an exit code of a worker; None if the code is unknown."""
     if code is None:
         return "the reason is unknown"
     if code >= 0:
