@@ -37,7 +37,23 @@ SCRIPTS = [
     "\ue000\uf8ff\U000f0002\U0010fffd",
 ]
 #: What stands at the borders of a content.
-BORDERS = ["", "", "", " ", "\n", "\n\n", "  ", "\t", "\r\n", *"\u00a0\u3000\u2028", " \n ", "\x0b\x0c", "\n" * 7]
+BORDERS = [
+    "",
+    "",
+    "",
+    " ",
+    "\n",
+    "\n\n",
+    "  ",
+    "\t",
+    "\r\n",
+    "\u00a0",
+    "\u3000",
+    "\u2028",
+    " \n ",
+    "\x0b\x0c",
+    "\n" * 7,
+]
 #: Spellings that mean something to some template or tokenizer, and pieces of such.
 SPELLINGS = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|begin_of_text|>", "[INST]", "<s>", "</s>"]
 SPELLINGS += ["<|start_header_id|>assistant<|end_header_id|>", "<start_of_turn>model", "<end_of_turn>", "<|end|>"]
