@@ -17,7 +17,7 @@ from prefect.settings import PREFECT_HOME
 from tests.builders.datasets import make_spec, write_jsonl
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.prefect_servers import recorded_text
-from tests.servers.s3_server import BUCKET, download, put, s3_server
+from tests.servers.s3_server import BUCKET, download, put
 from tokenloom.errors import SpecError, StoreError, TokenloomError
 from tokenloom.flows.blocks import using_credentials
 from tokenloom.flows.build_dataset import build_dataset
@@ -45,18 +45,17 @@ def options() -> Iterator[dict[str, Any]]:
 
 
 @pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def s3(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """An S3 server with a file of documents; the environment has no credentials for it."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
-    with s3_server() as url:
-        lines = "".join(f'{{"text": "document {i} of a bucket"}}\n' for i in range(100))
-        put(url, "input/a.jsonl", lines.encode())
-        yield url
+    lines = "".join(f'{{"text": "document {i} of a bucket"}}\n' for i in range(100))
+    put(s3_url, "blocks/input/a.jsonl", lines.encode())
+    return s3_url
 
 
 def s3_spec(folder: Path, block: str) -> BuildSpec:
-    source = {"kind": "jsonl", "path": f"s3://{BUCKET}/input/*.jsonl"}
+    source = {"kind": "jsonl", "path": f"s3://{BUCKET}/blocks/input/*.jsonl"}
     spec = make_spec(folder / "store", [source], credentials=[{"protocol": "s3", "block": block}])
     return spec.with_workers(1)
 
@@ -66,8 +65,9 @@ def options_with_secret(server: str) -> dict[str, str]:
     return {"key": "test", "secret": _PLANTED, "endpoint_url": server}
 
 
-def test_credentials_end_with_the_block(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokenloom.flows.blocks._load", lambda *_: Secret(value={"key": "of the block"}))
+@pytest.mark.usefixtures("prefect_server")
+def test_credentials_end_with_the_block(options: dict[str, Any]) -> None:
+    Secret(value={"key": "of the block"}).save("any", overwrite=True)
     options["s3"] = {"key": "before"}
     options.pop("gs", None)
     with using_credentials([Credentials(protocol=protocol, block="any") for protocol in ("s3", "gs")]):
@@ -82,15 +82,15 @@ def test_a_store_on_s3_contains_no_secret_and_no_failure_shows_one(
 ) -> None:
     with FaultyProxy(s3) as proxy:
         Secret(value=options_with_secret(proxy.url)).save("bucket", overwrite=True)
-        spec = s3_spec(tmp_path, "bucket").model_copy(update={"store": f"s3://{BUCKET}/store"})
+        spec = s3_spec(tmp_path, "bucket").model_copy(update={"store": f"s3://{BUCKET}/blocks/store"})
         built = build_dataset(spec)
         assert built["published"] is True
-        found = collect_garbage(f"s3://{BUCKET}/store/data", delete=False, credentials="s3=bucket")
+        found = collect_garbage(f"s3://{BUCKET}/blocks/store/data", delete=False, credentials="s3=bucket")
         assert found["kept"] == [{"version": built["version"], "why": "tagged latest"}]
         proxy.refused = "PUT"
         with pytest.raises(StoreError, match="no permission to write it") as refused:
             build_dataset(spec.model_copy(update={"seed": 1}))
-    download(s3, "store", tmp_path / "copy")
+    download(s3, "blocks/store", tmp_path / "copy")
     places = [*(tmp_path / "copy").rglob("*"), *Path(PREFECT_HOME.value()).rglob("*")]
     files = [path for path in places if path.is_file()]
     assert any(path.name == "build.json" for path in files)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import random
 import re
@@ -337,6 +338,7 @@ def read_rank(reference: str, folder: str, rank: str, world_size: str) -> None:
 
 def read_ranks(reference: str, folder: str, world_size: str) -> None:
     """Run in the processes of a machine, which share a cache."""
+    importlib.import_module("s3fs")  # once, and not in each process
     run_children(int(world_size), lambda rank: read_rank(reference, folder, str(rank), world_size))
 
 

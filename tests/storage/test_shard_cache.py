@@ -98,7 +98,7 @@ def test_the_limit_holds_at_all_times_with_several_processes(tmp_path: Path, fil
     most = 0
     while any(process.poll() is None for process in processes):
         most = max(most, space_taken(tmp_path))
-        time.sleep(0.001)
+        time.sleep(0.005)
     found = [cache_driver.statistics(process) for process in processes]
     assert FILE_BYTES < most <= limit
     assert all(one["hits"] + one["downloads"] == NUM_FILES + 2 for one in found)
