@@ -47,6 +47,11 @@ def tokenizer(
     definition |= pinned
     reference = load_tokenizer(definition)
     choice = _choose(reference, definition, out)
+    encoder_speed = None
+    if choice.proof:
+        from tokenloom.tokenizers.fast.encoder import make_encoder  # its package may be missing
+
+        encoder_speed = _speed(make_encoder(reference), _FAST_BYTES)
     value = {
         "name": tokenizer_name(reference.name, reference.kind, definition),
         "kind": reference.kind,
@@ -59,8 +64,8 @@ def tokenizer(
         "encoder": choice.proof.library if choice.proof else None,
         "reason": choice.reason or None,
         "reference_speed": None if reference.kind == "ids" else _speed(reference, _REFERENCE_BYTES),
-        "encoder_speed": _speed(_fast_encoder(reference), _FAST_BYTES) if choice.proof else None,
-        "ids": None if text is None else _ids(_encoder(reference), text),
+        "encoder_speed": encoder_speed,
+        "ids": None if text is None else _ids(reference, text),
     }
     _print(out, value)
     return Result(value)
@@ -83,12 +88,6 @@ def _choose(reference: ReferenceTokenizer, definition: dict[str, Any], out: Outp
     return choose(reference, definition)
 
 
-def _fast_encoder(reference: ReferenceTokenizer) -> FastEncoder:
-    from tokenloom.tokenizers.fast.encoder import make_encoder
-
-    return make_encoder(reference)
-
-
 def _speed(encoder: Tokenizer | FastEncoder, num_bytes: int) -> float:
     """Measure the MB of Python's own sources that are encoded in a second of processor time, the second time."""
     import numpy as np
@@ -106,17 +105,14 @@ def _speed(encoder: Tokenizer | FastEncoder, num_bytes: int) -> float:
     return round(num_encoded / seconds / 1e6, 1)
 
 
-def _encoder(reference: ReferenceTokenizer) -> Tokenizer:
-    """Return the tokenizer that gives the ids of a text; raises TokenizerError for ids whose tokenizer is not known."""
-    decoder = getattr(reference, "decoder", reference)
-    if decoder is None:
-        raise TokenizerError("--text: nothing says which tokenizer made the ids; give tokenizer.decode")
-    return decoder
-
-
-def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
+def _ids(reference: ReferenceTokenizer, text: str) -> list[int]:
+    """Encode a text; raise TokenizerError for a vocabulary of ids whose tokenizer is not known."""
     import numpy as np
     import pyarrow as pa
+
+    tokenizer: Tokenizer | None = getattr(reference, "decoder", reference)
+    if tokenizer is None:
+        raise TokenizerError("--text: nothing says which tokenizer made the ids; give tokenizer.decode")
 
     def encode(text: str) -> list[int]:
         return list(tokenizer.encode(pa.array([text], pa.large_string()), np.dtype(np.uint32)).tokens.tolist())

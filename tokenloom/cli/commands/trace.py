@@ -168,6 +168,7 @@ def where(
         No document was found; `status` in the result says why.
     """
     from tokenloom.storage.versions.document_tables import VersionTables
+    from tokenloom.tasks.lookup import Lookups
 
     if content is not None and not _CONTENT.fullmatch(content):
         raise SpecError(f"--content {content!r}: write 32 hexadecimal digits, as `tokenloom peek` shows them")
@@ -178,30 +179,23 @@ def where(
     if loader.given and loader.batch_size is None:
         raise SpecError("--batch-size is required to name steps; omit all arguments of the loader to find the document")
     tables = VersionTables(*resolve(parse_reference(reference)))
+    lookups = Lookups(tables, spec)
     with showing_progress():
-        given = {"content": content, "text": text, "messages": messages, "path": path}
-        kind, value = next((kind, value) for kind, value in given.items() if value is not None)
-        lookup = _look_up(tables, kind, value, row, source, spec)
+        if content is not None:
+            lookup = lookups.by_content(content.lower())
+        elif text is not None:
+            lookup = lookups.by_text(text)
+        elif messages is not None:
+            lookup = lookups.by_messages(messages)
+        else:
+            assert path is not None and row is not None  # the parser requires one of the four
+            lookup = lookups.by_row(source, path, row)
     _print_documents(out, tables.reference, lookup)
     steps: list[Sighting] = []
     if loader.given and lookup.documents:
         steps, note = _sightings(reference, tables, lookup.documents, loader, range(epoch, epoch + epochs))
         _print_steps(out, steps, note)
     return Result({"reference": tables.reference, **vars(lookup), "steps": steps}, 0 if lookup.documents else NO)
-
-
-def _look_up(
-    tables: VersionTables, kind: str, value: str, row: int | None, source: str | None, spec: str | None
-) -> Lookup:
-    """Look up a content, the text or conversation in a file, or a row of an input."""
-    from tokenloom.tasks.lookup import Lookups
-
-    lookups = Lookups(tables, spec)
-    if row is not None:
-        return lookups.by_row(source, value, row)
-    if kind == "content":
-        return lookups.by_content(value.lower())
-    return lookups.by_text(value) if kind == "text" else lookups.by_messages(value)
 
 
 def _sightings(
