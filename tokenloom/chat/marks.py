@@ -230,10 +230,8 @@ class Marked:
     def _field(self, kind: int, name: str, value: Any) -> Any:
         if name == "role":
             return value
-        if name == "content":
-            return self._assistant(value) if kind == ASSISTANT else self._text(value, kind)
-        if name == "reasoning_content":
-            return self._text(value, REASONING)
+        if name in ("content", "reasoning_content"):
+            return self._text(value, kind if name == "content" else REASONING)
         if name == "tool_calls":
             return [self._marked_call(call) for call in value]
         return self._spelled(value, kind)
@@ -263,25 +261,20 @@ class Marked:
         marked.tokenloom_value, marked.tokenloom_mark, marked.tokenloom_closing = value, mark, self._closing
         return marked
 
-    def _assistant(self, text: str) -> str:
-        """Return a content of the assistant with marks; text between think tags is reasoning."""
-        if "think>" not in text:
-            return self._text(text, ASSISTANT)
-        tags = list(_THINK.finditer(text))
-        kind = REASONING if tags and tags[0][0] == "</think>" else ASSISTANT
-        parts, end = [], 0
-        for tag in tags:
-            parts += [self._text(text[end : tag.start()], kind), self._token(tag[0], TEMPLATE)]
-            kind, end = REASONING if tag[0] == "<think>" else ASSISTANT, tag.end()
-        return "".join([*parts, self._text(text[end:], kind)])
-
     def _text(self, text: str, kind: int) -> str:
-        """Return a string with marks around its pieces."""
-        if self._marker.cuts.search(text) is None:
-            return self._piece(text, kind)
+        """Return a string with marks around its pieces; text between think tags of the assistant is reasoning."""
+        first_tag = _THINK.search(text) if kind == ASSISTANT else None
+        if first_tag and first_tag[0] == "</think>":
+            kind = REASONING
         parts, end = [], 0
         for match in self._marker.cuts.finditer(text):
-            parts += [self._piece(text[end : match.start()], kind), self._token(match[0], kind)]
+            token = match[0]
+            parts.append(self._piece(text[end : match.start()], kind))
+            if first_tag and _THINK.fullmatch(token):
+                kind = REASONING if token == "<think>" else ASSISTANT
+                parts.append(self._token(token, TEMPLATE))
+            else:
+                parts.append(self._token(token, kind))
             end = match.end()
         return "".join([*parts, self._piece(text[end:], kind)])
 
