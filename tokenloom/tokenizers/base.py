@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokenloom.errors import TokenizerError
+from tokenloom.errors import TokenizerError, message_of
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.wording import first_of, near_miss
 
@@ -179,6 +180,19 @@ def concatenate(parts: Sequence[Encoded], dtype: np.dtype[Any]) -> Encoded:
     tokens = [np.empty(0, dtype), *(part.tokens for part in parts)]
     num_tokens = [np.empty(0, np.uint32), *(part.num_tokens for part in parts)]
     return Encoded(np.concatenate(tokens), np.concatenate(num_tokens))
+
+
+@contextmanager
+def library_errors(message: str, next_step: str = "") -> Iterator[None]:
+    """Translate errors of a library in the block, also panics of native code (BaseExceptions), to TokenizerError."""
+    try:
+        yield
+    except (TokenizerError, MemoryError):
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise TokenizerError(f"{message}: {message_of(error)}{next_step}") from error
 
 
 def decode_between(ids: NDArray[Any], spellings: Mapping[int, str], decode_run: Callable[[list[int]], str]) -> str:

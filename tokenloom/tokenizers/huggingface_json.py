@@ -11,8 +11,7 @@ with long ones.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import models
 
-from tokenloom.errors import TokenizerError, message_of
+from tokenloom.errors import TokenizerError
 from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.storage.formats.records import sha256_of_bytes
 from tokenloom.storage.stores.local_files import read_regular
@@ -34,6 +33,7 @@ from tokenloom.tokenizers.base import (
     concatenate,
     decode_between,
     fingerprint,
+    library_errors,
     read_file,
     special_tokens_hint,
     text_bytes,
@@ -90,18 +90,18 @@ class HuggingFaceTokenizer:
         return concatenate(parts, dtype)
 
     def _encode_texts(self, texts: list[str], dtype: np.dtype[Any]) -> list[NDArray[Any]]:
-        with _library_errors(f"tokenizer {self.name}: a text can't be encoded"):
+        with library_errors(f"tokenizer {self.name}: a text can't be encoded"):
             encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(encoding.ids, dtype) for encoding in encodings]
 
     def chat_tokens(self) -> ChatTokens:
         """See ReferenceTokenizer.chat_tokens."""
-        with _library_errors(f"tokenizer {self.name}: its added tokens can't be read"):
+        with library_errors(f"tokenizer {self.name}: its added tokens can't be read"):
             return chat_tokens_of(self._library, self.vocab_size)
 
     def decode(self, ids: NDArray[Any]) -> str:
         """See Tokenizer.decode."""
-        with _library_errors(f"tokenizer {self.name}: ids can't be decoded"):
+        with library_errors(f"tokenizer {self.name}: ids can't be decoded"):
             return decode_between(np.asarray(ids), self._spellings, self._decode_run)
 
     def _decode_run(self, ids: list[int]) -> str:
@@ -115,7 +115,7 @@ def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> Hu
     """
     label, data = _read(definition, files)
     library = _parsed(data, label)
-    with _library_errors(f"tokenizer file {label}: a text can't be encoded"):
+    with library_errors(f"tokenizer file {label}: a text can't be encoded"):
         _refuse_random_ids(library, label)
         _refuse_lost_text(library, label)
         boundary_ids = _boundary_ids(library, label, definition.get("eot"), definition.get("bos"))
@@ -189,7 +189,7 @@ def _difference(config: Mapping[str, Any], library: tokenizers.Tokenizer) -> str
 
 def _end_of_text(library: tokenizers.Tokenizer, label: str) -> str | None:
     """Return the end-of-text token that a tokenizer.json determines by itself; None if it does not."""
-    with _library_errors(f"tokenizer file {label}: a text can't be encoded"):
+    with library_errors(f"tokenizer file {label}: a text can't be encoded"):
         back = _template(library)[1]
     candidates = [library.id_to_token(back[0])] if len(back) == 1 else _usual_ends(library)
     return candidates[0] if len(candidates) == 1 else None
@@ -204,7 +204,7 @@ def _read(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> t
 
 
 def _parsed(data: bytes, label: str) -> tokenizers.Tokenizer:
-    with _library_errors(
+    with library_errors(
         f"tokenizer file {label} is not a valid tokenizer.json",
         "; check tokenizer.kind, download it again, or save it again with Tokenizer.save",
     ):
@@ -213,18 +213,6 @@ def _parsed(data: bytes, label: str) -> tokenizers.Tokenizer:
     library.no_padding()
     library.encode_special_tokens = True
     return library
-
-
-@contextmanager
-def _library_errors(message: str, next_step: str = "") -> Iterator[None]:
-    """Translate errors of the library, which are bare Exceptions or panics (BaseExceptions), to TokenizerError."""
-    try:
-        yield
-    except BaseException as error:
-        if type(error) not in (Exception, ValueError) and type(error).__name__ != "PanicException":
-            raise
-        quoted = f" ({message_of(error)}){next_step}" if next_step else f": {message_of(error)}"
-        raise TokenizerError(f"{message}{quoted}") from error
 
 
 def _refuse_random_ids(library: tokenizers.Tokenizer, label: str) -> None:

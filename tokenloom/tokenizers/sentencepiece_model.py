@@ -10,8 +10,7 @@ short documents and 1.3 to 1.9 with long ones, Unigram 30 and 14 to 20. Runs of 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ import pyarrow as pa
 import sentencepiece
 from numpy.typing import NDArray
 
-from tokenloom.errors import TokenizerError, message_of
+from tokenloom.errors import TokenizerError
 from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.tokenizers.base import (
     END_OF_TEXT,
@@ -29,6 +28,7 @@ from tokenloom.tokenizers.base import (
     concatenate,
     decode_between,
     fingerprint,
+    library_errors,
     read_file,
     special_tokens_hint,
     text_bytes,
@@ -83,7 +83,7 @@ class SentencePieceTokenizer:
         return concatenate(parts, dtype)
 
     def _encode_texts(self, texts: list[bytes]) -> list[NDArray[np.int32]]:
-        with _library_errors(f"tokenizer {self.name}: a text can't be encoded"):
+        with library_errors(f"tokenizer {self.name}: a text can't be encoded"):
             ids: list[NDArray[np.int32]] = self._library.EncodeAsNumpy(texts)
         return ids
 
@@ -96,7 +96,7 @@ class SentencePieceTokenizer:
 
     def decode(self, ids: NDArray[Any]) -> str:
         """See Tokenizer.decode."""
-        with _library_errors(f"tokenizer {self.name}: ids can't be decoded"):
+        with library_errors(f"tokenizer {self.name}: ids can't be decoded"):
             return decode_between(np.asarray(ids), self._spellings, self._library.DecodeIds)
 
 
@@ -104,24 +104,13 @@ def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> Se
     """Return the tokenizer; SentencePieceTokenizer of the spec describes the fields of `definition`."""
     label, data = read_file(definition, files, FILE)
     library = sentencepiece.SentencePieceProcessor(num_threads=1)
-    with _library_errors(
+    with library_errors(
         f"tokenizer file {label} is not a complete SentencePiece model; check tokenizer.kind, or download it again"
     ):
         if not data or not library.LoadFromSerializedProto(data):
             raise ValueError("the file is empty")
         eot_id, bos_ids = _boundary_ids(library, label, definition.get("eot"), definition.get("bos"))
         return SentencePieceTokenizer(library, str(definition.get("name") or "sentencepiece"), eot_id, bos_ids, data)
-
-
-@contextmanager
-def _library_errors(message: str) -> Iterator[None]:
-    """Translate errors of the library, and names of pieces that are not UTF-8, to TokenizerError."""
-    try:
-        yield
-    except TokenizerError:
-        raise
-    except (RuntimeError, ValueError) as error:
-        raise TokenizerError(f"{message}: {message_of(error)}") from error
 
 
 def _boundary_ids(

@@ -27,6 +27,7 @@ from tokenloom.tokenizers.base import (
     ChatTokens,
     Encoded,
     fingerprint,
+    library_errors,
     num_bytes,
     read_path,
     special_tokens_hint,
@@ -182,13 +183,11 @@ def _from_file(definition: Mapping[str, Any], files: Mapping[str, bytes], name: 
     special = pairs.special_tokens | (definition.get("special_tokens") or {})
     _check_special(name, special, pairs.ranks)
     pattern = pairs.pattern or _pattern(str(definition.get("pattern") or "gpt2"))
-    try:
+    with library_errors(
+        f"tokenizer {name}: its pattern is not a regular expression of tiktoken",
+        "; repair tokenizer.pattern, or give the name of an encoding, such as gpt2",
+    ):
         encoding = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=pairs.ranks, special_tokens=special)
-    except ValueError as error:
-        raise TokenizerError(
-            f"tokenizer {name}: its pattern is not a regular expression of tiktoken: {message_of(error)}; repair "
-            "tokenizer.pattern, or give the name of an encoding, such as gpt2"
-        ) from error
     return encoding, pairs.eot
 
 
