@@ -11,7 +11,7 @@ gigatoken knows no pre-tokenizer that cuts off digits one by one (StarCoder 2, S
 so the ten digits become added tokens. A text with another character that counts as a digit goes to the reference, since
 a proof finds that it is cut differently.
 
-A marker replaces each run of spaces that is an added token (GPT-NeoX, OLMo), see encoder.SpaceRuns: gigatoken would
+A marker replaces each run of spaces that is an added token (GPT-NeoX, OLMo), see encoder.mark_runs: gigatoken would
 encode the parts between such tokens one by one, which takes three times as long for source code. The ids are the same.
 GPT-2's pattern ends a word where the text ends, or before the last of several characters of white space
 (`\\s+(?!\\S)`), which is the marker. Where the marker shares a word with its neighbours, nothing is merged across it,
