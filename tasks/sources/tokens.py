@@ -136,11 +136,6 @@ class TokenFormat(SourceReader):
         """Return where documents [start, end) begin, in tokens, and, last, where the last of them ends."""
         raise NotImplementedError
 
-    @property
-    def has_mask(self) -> bool:
-        """Whether the file says which tokens are targets."""
-        return MASK in self.options["has"]
-
     def partitions(self, url: str) -> list[PartitionRange]:
         """See SourceReader.partitions; `num_bytes` counts ID_BYTES for each token.
 
@@ -208,7 +203,7 @@ class TokenFormat(SourceReader):
 
         Raises InputError if it is not one byte, 0 or 1, for each token.
         """
-        if not self.has_mask:
+        if MASK not in self.options["has"]:
             yield lambda start, count: None
             return
         mask_url = self.sides(url)[MASK]

@@ -170,7 +170,7 @@ def _gate(title: str, description: str, **limits: Any) -> Any:
 
 
 class Checks(SpecModel):
-    """What a finished version must hold; a version that fails a check is kept, but not published."""
+    """Limits that a finished version must meet to be published; if it fails one, nothing is published."""
 
     min_documents: int | None = _gate("Minimum documents", "Fewest documents in all splits together", ge=1)
     min_tokens: int | None = _gate("Minimum tokens", "Fewest tokens in all splits together", ge=1)
