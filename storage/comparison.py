@@ -119,19 +119,20 @@ class Fates(NamedTuple):
     remasked: Rows
 
 
-def compare(a: Documents, b: Documents, advance: Advance) -> Iterator[Fates]:
+def compare(a: Documents, b: Documents, advance: Advance, part_rows: int = _PART_ROWS) -> Iterator[Fates]:
     """Yield the fates of all documents from A to B, some texts at a time; every document comes once.
 
     Args:
         a: the documents of the old version.
         b: those of the new one.
         advance: called with the number of rows that were read.
+        part_rows: rows of both versions that are in memory at once if their orders differ.
     """
     have_one_order = a.key_seed is not None and a.key_seed == b.key_seed
-    pieces = _by_key if have_one_order else _by_content
+    pieces = _by_key(a, b, advance) if have_one_order else _by_content(a, b, advance, part_rows)
     names = sorted({*a.splits, *b.splits})
     splits_a, splits_b = _numbers_of(a.splits, names), _numbers_of(b.splits, names)
-    for rows_a, rows_b in pieces(a, b, advance):
+    for rows_a, rows_b in pieces:
         yield _match(rows_a, rows_b, splits_a, splits_b)
 
 
@@ -293,9 +294,9 @@ class _Stream:
             self.pending = np.concatenate((self.pending, batch))
 
 
-def _by_content(a: Documents, b: Documents, advance: Advance) -> Iterator[tuple[Rows, Rows]]:
+def _by_content(a: Documents, b: Documents, advance: Advance, part_rows: int) -> Iterator[tuple[Rows, Rows]]:
     """Yield the documents of A and of B part by part of the contents, reading all tables for each; as _by_key."""
-    num_parts = max(1, -(-(a.num_documents + b.num_documents) // _PART_ROWS))
+    num_parts = max(1, -(-(a.num_documents + b.num_documents) // part_rows))
     for part in range(num_parts):
         yield _part(a, part, num_parts, advance), _part(b, part, num_parts, advance)
 

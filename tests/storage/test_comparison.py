@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from tests.builders.simulated_documents import expected_counts, simulated_documents
 from tests.counts import count
-from tokenloom.storage import comparison
 from tokenloom.storage.comparison import FATES, ROW, Documents, Fates, Rows, Tally, compare
 
 Document = tuple[int, str, str, int]  # text, split, source, tokens
@@ -58,7 +57,7 @@ def _documents(unique: bool) -> st.SearchStrategy[list[Document]]:
     return st.lists(item, max_size=40, unique_by=(lambda one: one[0]) if unique else None)
 
 
-def compared(old: Documents, new: Documents) -> tuple[list[Fates], Tally]:
+def compared(old: Documents, new: Documents, part_rows: int) -> tuple[list[Fates], Tally]:
     """Return what became of the documents; check that all rows were read once and counted."""
     tally, num_read = Tally(old, new), 0
 
@@ -66,7 +65,7 @@ def compared(old: Documents, new: Documents) -> tuple[list[Fates], Tally]:
         nonlocal num_read
         num_read += num_rows
 
-    pieces = list(compare(old, new, advance))
+    pieces = list(compare(old, new, advance, part_rows))
     for fates in pieces:
         tally.add(fates)
     assert num_read == old.num_documents + new.num_documents
@@ -93,9 +92,11 @@ def texts(rows: Rows) -> list[int]:
     return found
 
 
-def check(before: Sequence[Document], after: Sequence[Document], old: Documents, new: Documents) -> Rows:
+def check(
+    before: Sequence[Document], after: Sequence[Document], old: Documents, new: Documents, part_rows: int = 1
+) -> Rows:
     """Check a comparison against the definition; return the documents with other classes."""
-    pieces, tally = compared(old, new)
+    pieces, tally = compared(old, new, part_rows)
     listed = {"removed": before, "moved_from": before, "added": after, "kept": after, "moved": after}
     rows = {name: np.concatenate([getattr(fates, name) for fates in pieces]) for name in Fates._fields}
     assert {fate: Counter(texts(rows[fate])) for fate in FATES} == expected(before, after)
@@ -143,8 +144,8 @@ def test_versions_of_one_order_are_merged_as_the_definition_says(
 def test_a_version_without_masks_has_no_document_with_other_classes() -> None:
     old, new = ([(1, "train", source, 3)] for source in ("web", "books"))
     for masked, num_remasked in ((("web", "books"), 1), (("web",), 0)):
-        made = [made_documents(side, 7, 7, ("train",), masked_sources=masked) for side in (old, new)]
-        assert len(check(old, new, *made)) == num_remasked
+        a, b = (made_documents(side, 7, 7, ("train",), masked_sources=masked) for side in (old, new))
+        assert len(check(old, new, a, b)) == num_remasked
 
 
 @settings(max_examples=count(80, 5000), deadline=None)
@@ -157,21 +158,18 @@ def test_a_version_without_masks_has_no_document_with_other_classes() -> None:
 def test_versions_of_other_orders_are_compared_as_multisets(
     old: list[Document], new: list[Document], seeds: tuple[int | None, int | None], part_rows: int
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:  # many parts
-        patch.setattr(comparison, "_PART_ROWS", part_rows)
-        made = [made_documents(side, seed, 4, _SPLITS) for side, seed in zip((old, new), seeds, strict=True)]
-        check(old, new, *made)
+    a, b = (made_documents(side, seed, 4, _SPLITS) for side, seed in zip((old, new), seeds, strict=True))
+    check(old, new, a, b, part_rows)
 
 
 @pytest.mark.parametrize("key_seed", [0, None])
-def test_memory_does_not_grow_with_the_versions(key_seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "_PART_ROWS", 2**17)  # so that few documents have many parts
+def test_memory_does_not_grow_with_the_versions(key_seed: int | None) -> None:
     peaks = []
     for num_documents in (300_000, count(600_000, 6_000_000)):
         old, new = (simulated_documents(num_documents, is_new, key_seed) for is_new in (False, True))
         tally = Tally(old, new)
         tracemalloc.start()
-        for fates in compare(old, new, lambda _: None):
+        for fates in compare(old, new, lambda _: None, part_rows=2**17):
             tally.add(fates)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
