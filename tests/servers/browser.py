@@ -193,6 +193,7 @@ class Page:
         self._earlier = self._started_runs()
         answers = ("scheduled to start", "Error creating flow run", "Error validating")
         form = self.driver.current_url
+        self.wait("end of earlier answers", lambda: not any(text in self.text() for text in answers))
 
         def answer() -> str | None:
             if self.driver.current_url != form:
@@ -271,6 +272,8 @@ def chromium(url: str) -> Iterator[Page]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     arguments = [
         "headless=new",
+        "disable-gpu",
+        "disable-software-rasterizer",
         "force-prefers-reduced-motion",
         f"window-size={_WIDTH},{_HEIGHT}",
         f"host-resolver-rules=MAP {FOREIGN_NAME} 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",

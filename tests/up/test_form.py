@@ -9,8 +9,9 @@ import pytest
 
 from tests.builders.datasets import write_parquet
 from tests.servers.browser import Page
-from tests.servers.running import Up, command, event
+from tests.servers.running import Up, event
 from tests.up.walk import fill_form
+from tokenloom.cli.main import main
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.server.deployments import deployment_pages
 from tokenloom.spec.values import NAME_PATTERN, RULES
@@ -32,39 +33,34 @@ def open_form(page: Page) -> None:
     page.field("Dataset")
 
 
-def message_of_the_command_line(folder: Path, dataset: str) -> str:
+def message_of_the_command_line(folder: Path, dataset: str, capsys: pytest.CaptureFixture[str]) -> str:
     """Return the rule for a dataset's name as `tokenloom build` words it."""
     source = "sources:\n  - kind: parquet\n    path: input/*.parquet\n"
-    spec = f"dataset: {dataset}\nstore: store\n{source}tokenizer: {{kind: byte}}\n"
-    (folder / "spec.yaml").write_text(spec)
-    done = command(folder, "build", "spec.yaml")
-    found = re.search(r"dataset: (.+); got", done.stderr)
-    assert done.returncode != 0 and found, done.stderr
-    return found[1]
+    (folder / "spec.yaml").write_text(f"dataset: {dataset}\nstore: store\n{source}tokenizer: {{kind: byte}}\n")
+    assert main(["build", str(folder / "spec.yaml"), "--direct"]) != 0
+    (rule,) = re.findall(r"dataset: (.+); got", capsys.readouterr().err)
+    return str(rule)
 
 
-def test_a_value_against_the_schema_is_refused_in_the_form(ui: tuple[Path, Page]) -> None:
+def test_a_wrong_value_is_refused_in_the_form_or_ends_the_run_with_the_words_of_the_command_line(
+    ui: tuple[Path, Page], capsys: pytest.CaptureFixture[str]
+) -> None:
     folder, page = ui
     open_form(page)
     fill_form(page, "Bad Name")
-    page.choose("byte", page.field("Tokenizer"))
-    page.submit()
-    page.wait("rule", lambda: RULES[NAME_PATTERN] in page.field("Dataset").text)
-    assert message_of_the_command_line(folder, "Bad Name") == f"must be {RULES[NAME_PATTERN]}"
-
-
-def test_values_against_other_rules_end_the_run_with_the_words_of_the_command_line(ui: tuple[Path, Page]) -> None:
-    folder, page = ui
-    open_form(page)
-    fill_form(page, "abcdef0123456789")
     page.fill("Filter", "score >=", page.field("Sources"))
     page.fill("Share", "0.5", page.field("Splits"))
     page.choose("byte", page.field("Tokenizer"))
     page.submit()
+    rule = RULES[NAME_PATTERN]
+    page.wait("rule", lambda: rule in page.field("Dataset").text)  # of the schema
+    assert message_of_the_command_line(folder, "Bad Name", capsys) == f"must be {rule}"
+    page.fill("Dataset", "abcdef0123456789")
+    page.submit()
     page.view_run()
     page.await_line("Failed")
     page.press("Details", "tab")
-    page.await_text(message_of_the_command_line(folder, "abcdef0123456789"))
+    page.await_text(message_of_the_command_line(folder, "abcdef0123456789", capsys))
     page.await_text("shares must add up to 1, not 0.52")
     page.await_text("filter")
     failed = event("tokenloom.dataset.failed", "unknown")  # as the name is invalid
