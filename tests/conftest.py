@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.builders.distributions import Distributions, build_distributions
-from tests.counts import SUMMARY, count
+from tests.counts import FULL, SUMMARY, count
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.prefect_servers import migrated_home
 from tests.servers.s3_server import s3_server, sent_through
@@ -25,6 +25,9 @@ settings.register_profile(
     "tokenloom", max_examples=count(40, 100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("tokenloom")
+
+if not FULL:
+    os.fsync = lambda fd: None  # no power fails during a test, and a device takes milliseconds
 
 
 @pytest.fixture(scope="session")
