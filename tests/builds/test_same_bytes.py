@@ -121,7 +121,7 @@ class _Same:
 
     def __init__(self, folder: Path, tokenizer: str) -> None:
         self.rows = _documents(folder)
-        self._fields = {"tokenizer": _TOKENIZERS[tokenizer], "shard_tokens": 20_000}
+        self._fields = {"tokenizer": _TOKENIZERS[tokenizer], "shard_tokens": 80_000}
         path = write_parquet(folder / "all.parquet", [row["text"] for row in self.rows])
         self.hashes = self.shards(folder, [{"kind": "parquet", "path": str(path), "name": "reference"}])
         assert len(self.hashes) > 5
@@ -142,7 +142,7 @@ def same(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.parametrize("num_workers", [2, pytest.param(1, marks=full_only), pytest.param(4, marks=full_only)])
 def test_the_number_of_workers_changes_no_bytes(same: _Same, tmp_path: Path, num_workers: int) -> None:
     sources = _written(_FORMS["parquet"], tmp_path, same.rows, 3)
-    specs = [make_spec(tmp_path / str(n), sources, shard_tokens=20_000) for n in (0, num_workers)]
+    specs = [make_spec(tmp_path / str(n), sources, shard_tokens=80_000) for n in (0, num_workers)]
     alone, together = (
         listed_files(spec, build(spec, n).version) for spec, n in zip(specs, (0, num_workers), strict=True)
     )
