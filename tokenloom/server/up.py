@@ -141,7 +141,10 @@ def running_server(log: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[
 
 def _not_started(log: Path, start: int) -> TokenloomError:
     text = read_regular(log)[start:].decode(errors="replace")
-    return TokenloomError(f"the Prefect server did not start; {log} ends: {one_line(text)[-400:]}")
+    return TokenloomError(
+        f"the Prefect server did not start; {log} ends: {one_line(text)[-400:]}; if a newer Prefect made its "
+        f"database in {log.parent}, run `pip install --upgrade prefect` or choose another --folder"
+    )
 
 
 def _worker_command(runs: int) -> list[str]:
