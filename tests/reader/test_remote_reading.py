@@ -316,8 +316,9 @@ def test_a_cache_smaller_than_the_split_gives_the_same_batches_within_its_limit(
         batches.append(batch)
         assert used() <= limit
     assert_all_same(batches, epoch(TokenDataset(in_memory.reference, seq_len=_T, packing=packing), lanes=lanes))
-    assert cache.stats()["evictions"] > 0
-    if lanes == 6:  # single blocks are read of the shards that do not fit beside those in use
+    if lanes == 2:
+        assert cache.stats()["evictions"] > 0
+    else:  # single blocks are read of the shards that do not fit beside those in use
         assert caplog.text.count("has no room for all shards that are read now") == 1
         assert cache.stats()["downloads"] < 2 * _NUM_SHARDS
 
