@@ -37,8 +37,8 @@ from tokenloom.tokenizers.base import text_bytes
 from tokenloom.wording import shown_bytes
 
 _NUM_TRIED = 20  # conversations, of which the first may be dropped or bad
-_NUM_PROBES = 16
-_READ_BYTES = 16_000_000  # a probe reads about so much text; what readers read ahead (1 MB) counts as read
+NUM_PROBES = 16
+READ_BYTES = 16_000_000  # a probe reads about so much text; what readers read ahead (1 MB) counts as read
 _ENCODE_BYTES = 1_000_000
 _PROBE_SECONDS = 3.0  # a slow transform ends the probe earlier: a short one is good enough
 _OTHER_STEPS = 1.15  # all steps take this multiple of the time of encoding (docs/project/notebook/index.md)
@@ -93,7 +93,7 @@ def probed_partitions(plan: BuildPlan) -> list[Partition]:
     sources = [parts for all_parts in partitions_by_source(plan) if (parts := [p for p in all_parts if p in missing])]
     probed = []
     for parts in sources:
-        count = min(len(parts), max(1, _NUM_PROBES // len(sources)))
+        count = min(len(parts), max(1, NUM_PROBES // len(sources)))
         probed += [parts[i * len(parts) // count] for i in range(count)]
     return probed
 
@@ -117,7 +117,7 @@ def probe_partition(build: Build, part: Partition) -> PartitionProbe:
                 num_tokens += len(encoder.encode(first).tokens)
                 seconds += time.perf_counter() - start
                 encoded_bytes += len(text_bytes(first.texts)[0])
-            if num_bytes >= _READ_BYTES or time.perf_counter() - begin > _PROBE_SECONDS:
+            if num_bytes >= READ_BYTES or time.perf_counter() - begin > _PROBE_SECONDS:
                 is_whole, is_ids = False, encoder.form is IDS  # whose bytes a partition counts as they are in a batch
                 at = None if is_ids else position()
                 share = _share(part, tally.num_read, at or part.start + num_bytes, by_rows=not is_ids)

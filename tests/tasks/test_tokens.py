@@ -452,7 +452,7 @@ def test_tokens_are_estimated_by_tokens_where_later_documents_are_shorter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tokens, "BATCH_TOKENS", 1_000)
-    monkeypatch.setattr(preview, "_READ_BYTES", 20_000)
+    monkeypatch.setattr(preview, "READ_BYTES", 20_000)
     long, short = ([[[i % 9 + 1] * size]] for i, size in [(1, 100), (2, 10)])
     path = write_megatron(tmp_path / "a", [*(long * 100), *(short * 900)])
     _, estimated = plan_directly(tokens_spec(tmp_path, path, 2**16), 0)

@@ -246,7 +246,7 @@ def test_plan_refuses_inputs_without_documents_as_build_does(
 def test_plan_warns_if_only_the_sample_has_no_documents(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenloom.tasks.preview._NUM_PROBES", 1)
+    monkeypatch.setattr("tokenloom.tasks.preview.NUM_PROBES", 1)
     for name in "ab":
         write_jsonl(tmp_path / f"{name}.jsonl", [f"short {name}"])
     (tmp_path / "spec.yaml").write_text(
