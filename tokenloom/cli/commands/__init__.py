@@ -46,7 +46,7 @@ GROUPS = {
         "gc": Command("versions", "delete versions that no tag and no rule keeps, and leftovers"),
     },
     "Feed training": {
-        "export": Command("build", "write a version as files of another trainer"),
+        "export": Command("export", "write a version as files of another trainer"),
     },
     "Serve": {
         "up": Command("serve", "start a Prefect server with the deployments and a worker"),

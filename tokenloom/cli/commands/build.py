@@ -1,13 +1,11 @@
-"""`tokenloom build`, `verify` and `export`: build and publish a version, read it again, write it in another format."""
+"""`tokenloom build` and `verify`: build and publish a version, read it again."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING
 
 from tokenloom.cli.arguments import (
-    LEARN,
-    Argument,
     Direct,
     Limit,
     Overrides,
@@ -16,14 +14,11 @@ from tokenloom.cli.arguments import (
     SourceSpec,
     Spec,
     Workers,
-    positive,
 )
 from tokenloom.cli.display import showing_progress
 from tokenloom.cli.output import FAILED, NO, Json, Output, Result
 from tokenloom.errors import SpecError
-from tokenloom.tasks.exporting.base import ExportOptions
-from tokenloom.tasks.exporting.export import FORMATS
-from tokenloom.wording import counted, counted_rows, print_status, shown_bytes
+from tokenloom.wording import counted, counted_rows, print_status
 
 if TYPE_CHECKING:
     from tokenloom.spec.build_spec import BuildSpec
@@ -71,8 +66,6 @@ def run_build(spec: BuildSpec, workers: int | None, direct: bool, prefect: bool)
         direct: run the steps in this process, not as a Prefect flow.
         prefect: run them as a flow also if no server is known.
     """
-    from tokenloom.cli.display import showing_progress  # late: the workers' server starts before it is imported
-
     spec = spec.with_workers(workers)
     with showing_progress():
         if not direct:
@@ -161,44 +154,3 @@ def _print_verification(out: Output, result: Json, deep: bool) -> None:
         out.line(f"next, for {files[0]}{f' and {len(files) - 1} more' * (len(files) > 1)}: {step}")
     for warning in result["warnings"]:
         out.line(f"note: {warning}")
-
-
-def export(
-    reference: Ref,
-    format: Annotated[
-        str, Argument("FORMAT", choices=list(FORMATS), help=f"the format of the files: {', '.join(FORMATS)}")
-    ],
-    destination: Annotated[str, Argument("DESTINATION")],
-    *,
-    split: Sequence[str] = (),
-    learn: Annotated[str | None, LEARN] = None,
-    unit: Literal["document", "sample"] = "document",
-    seq_len: Annotated[int | None, Argument("T", positive)] = None,
-    workers: Workers = None,
-    out: Output,
-) -> Result:
-    """Write a version as files of another trainer.
-
-    Run it again after a failure: it continues where it stopped.
-
-    Args:
-        destination: a new folder: a local path or a URL
-        split: the split to write; may be repeated (default: all that have documents)
-        unit: of mds, litdata, huggingface and parquet: what a row holds
-        seq_len: with --unit sample: tokens in a sample
-
-    Example:
-        export store/news megatron exported
-    """
-    from tokenloom.flows.export_steps import export_directly
-    from tokenloom.tasks.running.workers import chosen_num_workers
-
-    if (unit == "sample") != (seq_len is not None):
-        raise SpecError("--unit sample and --seq-len: give both or neither")
-    options = ExportOptions(list(split), learn, seq_len)
-    with showing_progress():
-        result = export_directly(reference, format, destination, options, chosen_num_workers(workers))
-    out.line(f"{result['reference']}: {counted(result['documents'], 'document')}, {counted(result['tokens'], 'token')}")
-    files = f"{counted(result['files'], 'file')} of {result['format']}, {shown_bytes(result['bytes'])}"
-    out.line(f"  {files}{' were there already' if result['existed'] else ''} in {result['destination']}")
-    return Result(dict(result))
