@@ -149,11 +149,6 @@ def open_input(url: str) -> Iterator[IO[bytes]]:
         yield file
 
 
-def is_of_system(error: BaseException) -> bool:
-    """Return whether an error is of a disk or the network; Arrow's decoders raise OSErrors without a number, too."""
-    return isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None)
-
-
 def announce(file: IO[bytes], ranges: Iterable[tuple[int, int]]) -> None:
     """Announce which byte ranges [start, end) of an open input will be read, so that few remote requests fetch them."""
     raw = getattr(file, "raw", file)
@@ -250,7 +245,7 @@ def open_decompressed(url: str) -> Iterator[IO[bytes]]:
             stream = pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
             yield cast(IO[bytes], io.BufferedReader(stream, _BUFFER_BYTES))
         except (OSError, pa.ArrowException) as error:
-            if isinstance(error, MemoryError) or is_of_system(error):
+            if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:  # not raised by the codec
                 raise
             raise InputError(
                 f"{url}: broken {codec}: {message_of(error)}; recreate the file or leave it out"

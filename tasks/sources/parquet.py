@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,7 @@ from tokenloom.tasks.sources.base import (
     numbered,
 )
 from tokenloom.tasks.sources.columns import Columns
-from tokenloom.tasks.sources.files import announce, is_local, is_of_system, open_input
+from tokenloom.tasks.sources.files import announce, is_local, open_input
 from tokenloom.tasks.sources.filters import may_keep
 from tokenloom.tasks.sources.reader import SourceReader
 from tokenloom.tasks.sources.values import check_batch
@@ -151,8 +151,6 @@ class Reader(SourceReader):
             except pa.ArrowMemoryError as error:
                 raise InputError(f"{place}: {no_memory(self._max_bytes)}") from error
             except (pa.ArrowException, OSError, OverflowError) as error:
-                if is_of_system(error):
-                    raise
                 message = f"{place}: can't be decoded: {message_of(error)}. Repair the file or leave it out"
                 bad = BadRow(message, first_row + read, "bad_page", num_rows - read)
                 yield _not_read(0, bad)
@@ -198,6 +196,22 @@ class Reader(SourceReader):
             return locate_groups(rows, [group_of(file, i, []) for i in range(file.metadata.num_row_groups)])
 
 
+class _CheckedReads:
+    """An input file whose failed reads raise InputError, so that a fault of the disk or network is not a bad page."""
+
+    def __init__(self, file: IO[bytes], url: str) -> None:
+        self._file, self._url = file, url
+
+    def read(self, num_bytes: int = -1) -> bytes:
+        try:
+            return self._file.read(num_bytes)
+        except OSError as error:  # that of Google Cloud Storage has no number if credentials have expired
+            raise InputError(f"{self._url}: can't be read: {error.strerror or error}; check the file") from error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
 def _parse(
     file: IO[bytes], url: str, dictionaries: list[str] | None = None, metadata: pq.FileMetaData | None = None
 ) -> pq.ParquetFile:
@@ -211,7 +225,7 @@ def _parse(
     """
     try:
         opened = pq.ParquetFile(
-            file,
+            _CheckedReads(file, url),
             buffer_size=_BUFFER_BYTES,
             pre_buffer=False,
             page_checksum_verification=True,
@@ -220,9 +234,9 @@ def _parse(
         )
         _schema = opened.schema_arrow  # decoded here, since this may fail
         return opened
+    except InputError:
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a column's name is not UTF-8
-        if is_of_system(error):
-            raise
         reason = message_of(error)
         step = "It is encrypted: write it again without encryption," if "encrypted" in reason else "Repair the file"
         raise InputError(f"{url}: not a readable parquet file: {reason}. {step} or leave it out") from error

@@ -389,12 +389,7 @@ def failing_reads(error: Exception, num_reads: int) -> Iterator[None]:
 
 
 LINES = b"".join(json.dumps({"text": f"{i} {random.Random(i).random()}"}).encode() + b"\n" for i in range(2000))
-ERRORS = [
-    OSError(errno.EIO, "Input/output error"),
-    ConnectionError("Forbidden"),
-    TimeoutError(),
-    MemoryError("no memory"),
-]
+ERRORS = [OSError(errno.EIO, "Input/output error"), OSError("Forbidden"), TimeoutError(), MemoryError("no memory")]
 INPUTS = {
     "a.jsonl": LINES,
     "a.lines.gz": gzip.compress(LINES),
