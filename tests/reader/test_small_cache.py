@@ -131,7 +131,7 @@ def test_a_loader_keeps_no_space_of_removed_shards_that_its_next_rows_do_not_nee
             if number % 20 == 0:
                 assert held_and_removed(tmp_path) <= 1.2 * 2 * largest  # whole pages, of two lanes
     assert data.shards.cache is not None
-    assert data.shards.cache.stats()["evictions"] >= _NUM_SHARDS - 4
+    assert data.shards.cache.stats()["evictions"] > 0  # not of shards that were read by blocks alone
     # Shards in use are removed last. A lane may begin inside a shard, whose other part it reads at the end; one that
     # was downloaded ahead may be removed before its use.
     assert data.shards.cache.stats()["downloads"] <= _NUM_SHARDS + 4
