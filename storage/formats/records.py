@@ -197,7 +197,8 @@ def _decode(hint: Any, values: _Values, field: str) -> list[Any]:  # type: ignor
     if hint in _PLAIN:
         types, name = _PLAIN[hint]
         _require(set(map(type, values)) <= types, field, name)
-        _require(hint in (str, bool) or all(abs(value) <= 2**64 for value in values), field, name)
+        if hint in (int, float) and values:
+            _require(min(values) >= -(2**64) and max(values) <= 2**64, field, name)
     elif hint is not object:
         return _decode_records(hint, values, field)
     return list(values)
