@@ -1,4 +1,4 @@
-"""The folder of a shard cache: its files, their locks, and the space they take.
+"""The folder of a shard cache: where it is, its files, their locks, and the space they may take.
 
     <folder>/CACHEDIR.TAG             so that backups leave it out
              shards/<sha256>.tok      complete shards and masks
@@ -22,13 +22,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
-
-from filelock import FileLock, Timeout
+from typing import TYPE_CHECKING, NamedTuple
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.records import SHA256_PATTERN
 from tokenloom.storage.stores.local_files import descriptor_of_regular, replace_file
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 _TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# Made by tokenloom; https://bford.info/cachedir/\n"
 # In this order: a file that is completed between the two listings is seen twice, not missed.
@@ -36,6 +37,57 @@ _SUFFIXES = {"partial": ".part", "shards": ".tok"}
 _NAME = re.compile(r"([0-9a-f]{64})(\.part|\.tok)\Z")
 _ROOM_POLL_SECONDS = 0.005  # between attempts to take the lock for room, which is held for milliseconds
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_DEFAULT_LIMIT_BYTES = 100 * 10**9
+_LIMIT_VARIABLE = "TOKENLOOM_CACHE_LIMIT"
+_FREE_SHARE = 0.8  # the largest share of the file system's free space that the default limit takes
+_LIMIT = r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?\s*\Z"  # compiled where it is used: most readers set no limit
+
+
+def default_cache_folder() -> Path:
+    """Return the folder of copied shards, counts and proofs: TOKENLOOM_CACHE or ~/.cache/tokenloom.
+
+    For a user without a home folder, as in a container with an arbitrary user id, it is a folder in TMPDIR.
+    """
+    try:
+        return Path(os.environ.get("TOKENLOOM_CACHE") or "~/.cache/tokenloom").expanduser()
+    except RuntimeError:
+        return _temporary_folder()
+
+
+def _temporary_folder() -> Path:
+    """Return this user's folder in TMPDIR, which need not exist; raises StoreError if another user has made it."""
+    import tempfile  # most users have a home folder
+
+    folder = Path(tempfile.gettempdir(), f"tokenloom-{os.getuid()}")
+    if os.path.lexists(folder) and folder.lstat().st_uid != os.getuid():
+        raise StoreError(f"{folder}: belongs to another user, and this user has no home folder; set TOKENLOOM_CACHE")
+    return folder
+
+
+def default_limit(folder: Path) -> int:
+    """Return the limit in bytes of the cache in `folder`; raises StoreError if TOKENLOOM_CACHE_LIMIT is not a size."""
+    return _given_limit(os.environ.get(_LIMIT_VARIABLE, "")) or _free_limit(folder)
+
+
+def _given_limit(text: str) -> int | None:
+    """Return the number of bytes in a text such as "100GB" or "93 GiB", None for an empty text."""
+    if not text.strip():
+        return None
+    match = re.match(_LIMIT, text, re.I)
+    base = 1024 if match and match[3] else 1000
+    limit = float(match[1]) * base ** " KMGT".index((match[2] or " ").upper()) if match else 0.0
+    if not 1 <= limit < 2**63:
+        raise StoreError(f"{_LIMIT_VARIABLE} is {text!r}: write bytes, such as 100GB or 93GiB")
+    return int(limit)
+
+
+def _free_limit(folder: Path) -> int:
+    """Return a limit that leaves part of the file system free; the bytes in the cache count as free."""
+    import shutil  # most readers need no limit
+
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free + CacheFiles(folder, None).used()
+    return max(1, min(_DEFAULT_LIMIT_BYTES, int(_FREE_SHARE * free)))
 
 
 class _CachedFile(NamedTuple):
@@ -98,9 +150,11 @@ class CacheFiles:
             if not (tag := self.folder / "CACHEDIR.TAG").exists():
                 replace_file(tag, _TAG)
 
-    def shard_lock(self, sha256: str) -> FileLock:
-        """Return the lock of one file's download; a new object each time, as threads must not share one."""
-        return FileLock(self.folder / "locks" / f"{sha256}.lock")
+    def lock(self, name: str) -> FileLock:
+        """Return the lock of a file's download, by its SHA-256; a new object each time, as threads can't share one."""
+        from filelock import FileLock  # takes 25 ms, and readers of local stores lock nothing
+
+        return FileLock(self.folder / "locks" / f"{name}.lock")
 
     def used(self) -> int:
         """Return the bytes of all complete and partial files."""
@@ -112,7 +166,7 @@ class CacheFiles:
         The least recently used files that no reader holds are removed until it fits. Returns None if it does not fit.
         """
         path = self.folder / "partial" / f"{sha256}.part"
-        with FileLock(self.folder / "locks" / "room.lock").acquire(poll_interval=_ROOM_POLL_SECONDS):
+        with self.lock("room").acquire(poll_interval=_ROOM_POLL_SECONDS):
             path.unlink(missing_ok=True)  # a killed process left it
             if self.limit_bytes is not None:
                 excess = self.used() + num_bytes - self.limit_bytes
@@ -135,7 +189,7 @@ class CacheFiles:
         for file in sorted(self._files(), key=lambda file: file.status.st_mtime_ns):
             if num_freed >= num_bytes:
                 break
-            with suppress(Timeout), self.shard_lock(file.sha256).acquire(timeout=0):  # else it is being downloaded
+            with suppress(TimeoutError), self.lock(file.sha256).acquire(timeout=0):  # else it is being downloaded
                 if _remove_unless_held(file.path):
                     num_freed += file.status.st_size
                     self.num_evicted += 1

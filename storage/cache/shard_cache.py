@@ -19,11 +19,14 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from filelock import Timeout
-
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.cache.cache_files import is_full, mark_used, translate_cache_errors
-from tokenloom.storage.cache.cache_settings import default_cache_folder, default_limit
+from tokenloom.storage.cache.cache_files import (
+    default_cache_folder,
+    default_limit,
+    is_full,
+    mark_used,
+    translate_cache_errors,
+)
 from tokenloom.storage.cache.partial_shard import (
     CacheProcess,
     PartialShard,
@@ -152,7 +155,7 @@ class ShardCache:
         process = self._process()
         process.files.path(sha256)
         process.files.prepare()
-        with translate_cache_errors(self.folder), process.files.shard_lock(sha256):
+        with translate_cache_errors(self.folder), process.files.lock(sha256):
             if process.files.remove(sha256):
                 process.count("failed_checks")
 
@@ -172,10 +175,10 @@ class ShardCache:
         path = process.files.path(request.sha256)
         if not process.holds(request):
             process.files.prepare()
-            lock = process.files.shard_lock(request.sha256)
+            lock = process.files.lock(request.sha256)
             with (
                 translate_cache_errors(self.folder),
-                suppress(Timeout),  # another process has it
+                suppress(TimeoutError),  # another process has it
                 lock.acquire(seconds, poll_interval=_LOCK_POLL_SECONDS),
             ):
                 if not process.holds(request):

@@ -22,8 +22,7 @@ from tokenloom.storage.formats.keys import content_digits
 from tokenloom.storage.formats.manifest import FileEntry
 from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.local_files import file_sha256
-from tokenloom.storage.stores.store import Store
-from tokenloom.storage.stores.store_file import BLOCK_BYTES, StoreFile
+from tokenloom.storage.stores.store import BLOCK_BYTES, Store, StoreFile
 from tokenloom.wording import counted
 
 SCHEMA = pa.schema(

@@ -18,12 +18,14 @@ from typing import IO
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.stores import local_files
-from tokenloom.storage.stores.local_errors import is_file_damage, translate_read_errors, translate_write_errors
 from tokenloom.storage.stores.local_files import (
     check_exclusive,
     check_folder,
+    is_file_damage,
     make_folder,
     open_regular,
+    translate_read_errors,
+    translate_write_errors,
 )
 from tokenloom.storage.stores.store import STALE_SECONDS, TMP, Store, StoredFile, cut_short
 from tokenloom.wording import locale_advice

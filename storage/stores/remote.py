@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.stores import local_files
-from tokenloom.storage.stores.local_errors import translate_temporary_errors
+from tokenloom.storage.stores.local_files import translate_temporary_errors
 from tokenloom.storage.stores.remote_calls import call, no_bucket
 from tokenloom.storage.stores.remote_errors import SECRET_URL, redacted
 from tokenloom.storage.stores.s3 import Info, abort_stale_s3, delete_s3, list_s3, upload_s3

@@ -1,18 +1,31 @@
 """Calls of the libraries of remote stores: each library's own retries, within limits; errors say what to do.
 
-A call is a range, a listing page or an upload part. remote_errors.py says what an error means; tasks/running/steps.py
-says who retries what on the levels above.
+A call is a range, a listing page or an upload part. It has a time limit, and is abandoned early when the program ends.
+The fsspec file systems are created once per process, as a client is slow to start. remote_errors.py says what an error
+means; tasks/running/steps.py says who retries what on the levels above.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
+import threading
+import time
+import weakref
+from collections.abc import Awaitable, Callable
+from concurrent.futures import wait
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from tokenloom.errors import FormatError, StoreError, text_of
 from tokenloom.storage.stores.remote_errors import (
+    StrangeAnswer,
+    Unanswered,
     chain_of,
     is_bucket_missing,
+    is_ending,
     is_unexplained,
     kind_of,
     misdirection_of,
@@ -20,11 +33,22 @@ from tokenloom.storage.stores.remote_errors import (
     redacted,
     without_secrets,
 )
-from tokenloom.storage.stores.urls import bucket_and_key, remote_kind, scheme_of
+from tokenloom.storage.stores.urls import RemoteKind, bucket_and_key, remote_kind, scheme_of
 
 _SLOWEST_BYTES = 2**18  # bytes a second of the slowest transfer; extends the time limit of a call
 _LISTING_SECONDS = 3600.0  # for a million names and more; each of its requests has a limit too
 _answered: set[str] = set()  # the schemes of stores that have answered this process
+_POLL_SECONDS = 0.1  # between looks whether the program ends
+_GOOGLE_CACHE = "~/.gcs_tokens"  # of a login in a browser; gcsfs reads it
+_MAX_SYSTEMS = 8
+
+# A forked child must not close the connections it inherited: parent and child share one epoll, so closing one would
+# remove it from the parent's event loop too. These references keep them open.
+_living: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by id, as many compare equal
+_inherited: list[Any] = []
+_making = threading.Lock()  # so that threads share one file system
+_systems: dict[Any, Any] = {}
+_ENVIRONMENT = ("AWS_", "FSSPEC_", "GOOGLE_", "STORAGE_EMULATOR_", "AZURE_")  # read by file systems
 
 
 def call(
@@ -42,8 +66,6 @@ def call(
 
     Raises FileNotFoundError, FileExistsError, FormatError (the file is shorter than the range), StoreError.
     """
-    from tokenloom.storage.stores.remote_systems import run, system_of  # late: local stores don't load fsspec
-
     scheme, system = scheme_of(place), system_of(place)
     seconds = remote_kind(place).total_seconds + num_bytes / _SLOWEST_BYTES + many * _LISTING_SECONDS
     try:
@@ -98,8 +120,6 @@ def _forbidden(place: str, reason: str, doing: str, is_unexplained: bool) -> Sto
 
 def _credentials_first(place: str) -> str:
     """Return the advice to set credentials if none were found and requests were anonymous, else ""."""
-    from tokenloom.storage.stores.remote_systems import is_anonymous, system_of
-
     if not is_anonymous(system_of(place)):
         return ""
     return f"no credentials were found, set {remote_kind(place).credentials}; "
@@ -130,3 +150,154 @@ def no_bucket(place: str) -> StoreError:
     """Return the error to raise if the bucket or container of a URL does not exist."""
     bucket = f"{scheme_of(place)}://{bucket_and_key(place)[0]}"
     return StoreError(f"{bucket}: no such bucket or container; create it or correct the URL {place}")
+
+
+def _after_fork() -> None:
+    global _making
+    _making = threading.Lock()
+    _inherited.extend(_living.values())
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def system_of(url: str) -> Any:
+    """Return this process's file system for a URL; a forked child creates its own, as the parent's event loop is gone.
+
+    Raises StoreError if its package is not installed.
+    """
+    import fsspec  # takes as long as reading a hundred megabytes, and a local store does not need it
+
+    scheme, kind = scheme_of(url), remote_kind(url)
+    try:
+        options = fsspec.get_filesystem_class(scheme)._get_kwargs_from_urls(url)  # such as an account
+    except ImportError as error:
+        advice = f"pip install 'tokenloom[{kind.extra}]'"
+        raise StoreError(f"store {scheme}://: the package that reads it is not installed: {advice}") from error
+    environment = tuple(item for item in os.environ.items() if item[0].startswith(_ENVIRONMENT))
+    configured = {name: fsspec.config.conf.get(name) for name in kind.schemes}
+    key = os.getpid(), scheme, kind, environment, repr((options, configured))
+    with _making:
+        if key not in _systems:
+            _systems[key] = _make_system(scheme, kind, options)
+            for old in list(_systems)[:-_MAX_SYSTEMS]:  # of credentials that have changed since
+                del _systems[old]
+        return _systems[key]
+
+
+def _make_system(scheme: str, kind: RemoteKind, options: dict[str, Any]) -> Any:
+    """Return a new fsspec file system without a listings cache, whose requests keep to the limits of its kind."""
+    import fsspec
+
+    options = options | {"use_listings_cache": False} | _limits(kind)
+    try:
+        anonymous = _anonymous_google(kind, options) if kind.name == "gs" else None
+        system = anonymous or fsspec.filesystem(scheme, skip_instance_cache=True, **options)
+    except (ValueError, TypeError) as error:  # an unknown option
+        raise StoreError(f"store {scheme}://: {reason_of(error)}") from without_secrets(error)
+    if kind.name == "s3":
+        from s3fs.core import set_custom_error_handler
+
+        set_custom_error_handler(_retries_s3)
+        system.retries = kind.tries
+        system._call_s3 = partial(_call_s3, system._call_s3)
+    _living[id(system)] = system
+    return system
+
+
+def _limits(kind: RemoteKind) -> dict[str, Any]:
+    """Return the options of a file system that limit its requests."""
+    if kind.name == "gs":
+        import aiohttp  # as gcsfs does
+
+        logging.getLogger("gcsfs").addHandler(logging.NullHandler())  # it logs the errors that it raises
+
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=kind.connect_seconds, sock_read=kind.read_seconds)
+        return {"requests_timeout": limits}
+    if kind.name == "az":
+        return {"connection_timeout": kind.connect_seconds, "read_timeout": kind.read_seconds}
+    import fsspec
+
+    config: dict[str, Any] = {"connect_timeout": kind.connect_seconds, "read_timeout": kind.read_seconds}
+    config |= {"retries": {"total_max_attempts": 1}}  # s3fs retries, bodies too
+    for name in kind.schemes:  # else fsspec would replace the user's options with ours
+        config = fsspec.config.conf.get(name, {}).get("config_kwargs", {}) | config
+    return {"config_kwargs": config}
+
+
+def _retries_s3(error: Exception) -> bool:
+    """Return whether s3fs retries after an error, as it does itself after some; it does on two levels."""
+    return kind_of(error) == "transient" and not isinstance(error, Unanswered) and not is_ending()
+
+
+async def _call_s3(call: Callable[..., Awaitable[Any]], *args: Any, **options: Any) -> Any:
+    """Send a request to S3; raises StrangeAnswer for one of another server, whose missing fields no library checks."""
+    try:
+        answer = await call(*args, **options)
+    except Exception as error:
+        _check_is_s3(getattr(error.__cause__, "response", None))  # botocore makes a page an error of the server
+        if kind_of(error) == "transient":
+            raise Unanswered(text_of(error)) from error
+        raise
+    _check_is_s3(answer)
+    return answer
+
+
+def _check_is_s3(answer: Any) -> None:
+    metadata = answer.get("ResponseMetadata", {}) if isinstance(answer, dict) else {}
+    status, headers = metadata.get("HTTPStatusCode", 0), metadata.get("HTTPHeaders", {})
+    is_of_s3 = "etag" in headers or any(name.startswith("x-amz") for name in headers)
+    kind = headers.get("content-type", "xml")
+    if (status == 200 or status >= 500) and not is_of_s3 and "xml" not in kind:
+        what = "a web page" if "html" in kind else f"an answer of type {kind}"
+        raise StrangeAnswer(f"{what} from {headers.get('server', 'a server without a name')}, not an answer of S3")
+
+
+def run(system: Any, seconds: float, name: str, *args: Any, **options: Any) -> Any:
+    """Call a method of a file system that `system_of` returned; give up after `seconds`, or when the program ends."""
+    answer = asyncio.run_coroutine_threadsafe(getattr(system, f"_{name}")(*args, **options), system.loop)
+    end = time.monotonic() + seconds
+    try:
+        while not wait([answer], timeout=min(_POLL_SECONDS, max(0.0, end - time.monotonic()))).done:
+            if is_ending() or time.monotonic() >= end:
+                raise TimeoutError(f"no answer in {seconds:.1f} s")
+        return answer.result()
+    finally:
+        answer.cancel()
+
+
+def _anonymous_google(kind: RemoteKind, options: dict[str, Any]) -> Any:
+    """Return an anonymous file system of Google's store; None if this machine may have credentials.
+
+    The library (gcsfs 2026.8) searches for credentials in four ways, which takes 17 seconds. Here google.auth's own
+    search decides.
+
+    Args:
+        kind: Google's.
+        options: the file system's options.
+    """
+    import fsspec
+
+    configured = [name for scheme in kind.schemes for name in fsspec.config.conf.get(scheme, {})]
+    if "token" in options or configured or "STORAGE_EMULATOR_HOST" in os.environ or _has_google_credentials():
+        return None
+    # Not its subclass, which needs credentials to ask for the kind of a bucket.
+    from gcsfs.core import GCSFileSystem  # type: ignore[import-untyped]
+
+    return GCSFileSystem(token="anon", skip_instance_cache=True, **options)
+
+
+def is_anonymous(system: Any) -> bool:
+    """Return whether a file system of Google's store sends no credentials."""
+    return getattr(getattr(system, "credentials", None), "method", None) == "anon"
+
+
+def _has_google_credentials() -> bool:
+    import google.auth
+    from google.auth.exceptions import DefaultCredentialsError
+
+    try:
+        google.auth.default()
+    except DefaultCredentialsError:
+        return Path(os.path.expanduser(_GOOGLE_CACHE)).exists()  # also without a home folder
+    return True

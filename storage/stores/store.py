@@ -7,10 +7,11 @@ tests/storage/conformance.py tests each implementation against this description.
 
 from __future__ import annotations
 
+import io
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import IO, TYPE_CHECKING, ClassVar, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from tokenloom.errors import StoreError
 
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 TMP = "work/tmp"  # unfinished files and probes of a dataset
 MAX_TRANSFERS = 3  # of a file, or a part of it, that arrives damaged
 STALE_SECONDS = 24 * 3600  # a temporary file of this age belongs to a killed process
+
+_LARGE_BYTES = 16 * 2**20  # of a block in an announced range
+BLOCK_BYTES = 2**20  # elsewhere
+_GAP_BYTES = 2**16  # between ranges that are read in one request
+_NUM_KEPT = 4  # blocks
 
 
 class StoredFile(NamedTuple):
@@ -201,3 +207,92 @@ class Store(ABC):
     @abstractmethod
     def remove_stale_temporaries(self) -> None:
         """Delete the unfinished files that killed processes left more than a day ago."""
+
+
+class StoreFile(io.RawIOBase):
+    """A file of a store, open for reading in blocks of one request each; errors as the store's `read_range`.
+
+    Ranges that were announced are read in larger blocks. The last blocks are kept, so that seeking back a little, or
+    alternating between two columns, requests nothing twice.
+
+    Args:
+        store: the store that holds the file.
+        path: the file's path in the store.
+        block_bytes: to read at once outside of announced ranges.
+
+    Raises FileNotFoundError, StoreError.
+    """
+
+    def __init__(self, store: Store, path: str, block_bytes: int = BLOCK_BYTES) -> None:
+        num_bytes = store.num_bytes(path)
+        if num_bytes is None:
+            raise FileNotFoundError(store.place(path))
+        self._store, self._path, self._num_bytes, self._block_bytes = store, path, num_bytes, block_bytes
+        self._position = 0
+        self._announced: list[tuple[int, int]] = []
+        self._kept: list[tuple[int, bytes]] = []  # (start, bytes), the one used last at the end
+
+    def announce(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Announce that these ranges [start, end) will be read, so that few large requests cover them."""
+        self._announced = join_ranges(sorted(ranges), _GAP_BYTES, _LARGE_BYTES)
+
+    def readinto(self, buffer: Any) -> int:
+        """Read up to the end of a block into `buffer`; return the number of bytes."""
+        view = memoryview(buffer).cast("B")
+        if self._position >= self._num_bytes or not len(view):
+            return 0
+        start, block = self._block(self._position)
+        piece = memoryview(block)[self._position - start :][: len(view)]
+        view[: len(piece)] = piece
+        self._position += len(piece)
+        return len(piece)
+
+    def read(self, num_bytes: int | None = -1) -> bytes:
+        """Return that many bytes, fewer only at the end of the file."""
+        if num_bytes is None or num_bytes < 0:
+            num_bytes = self._num_bytes
+        data = bytearray(max(0, min(num_bytes, self._num_bytes - self._position)))
+        filled = 0
+        while filled < len(data):
+            filled += self.readinto(memoryview(data)[filled:])
+        return bytes(data)
+
+    def _block(self, position: int) -> tuple[int, bytes]:
+        """Return the block that contains a position, and its start."""
+        for kept in self._kept:
+            if kept[0] <= position < kept[0] + len(kept[1]):
+                self._kept.remove(kept)
+                self._kept.append(kept)
+                return kept
+        start, end = next(
+            (block for block in self._announced if block[0] <= position < block[1]),
+            (position, min(position + self._block_bytes, self._num_bytes)),
+        )
+        block = start, self._store.read_range(self._path, start, end)
+        self._kept = [*self._kept[-_NUM_KEPT + 1 :], block]
+        return block
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to a position; return it."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._num_bytes}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    def close(self) -> None:
+        """Do nothing: nothing is open, and another reader may still use this shared file."""
+
+    def size(self) -> int:
+        """Return the length of the file in bytes."""
+        return self._num_bytes
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True

@@ -17,8 +17,7 @@ from tokenloom.storage.formats.document_table import DocumentColumns, DocumentTa
 from tokenloom.storage.formats.keys import order_keys, order_keys_with_duplicates, split_indices
 from tokenloom.storage.formats.manifest import Manifest, ShardEntry
 from tokenloom.storage.formats.version_files import InputEntry
-from tokenloom.storage.stores.store import Store
-from tokenloom.storage.stores.store_file import BLOCK_BYTES
+from tokenloom.storage.stores.store import BLOCK_BYTES, Store
 from tokenloom.storage.versions.published import read_inputs, version_spec
 from tokenloom.storage.versions.stored_shard import StoredShard
 

@@ -16,8 +16,7 @@ from tokenloom.storage.formats.arrays import AnyArray, UInt64s
 from tokenloom.storage.formats.classes import TEXT_CLASS
 from tokenloom.storage.formats.manifest import DOCS, MASK, ShardEntry, beside
 from tokenloom.storage.formats.shard import ShardHeader, checked_offsets, read_header
-from tokenloom.storage.stores.store import Store
-from tokenloom.storage.stores.store_file import BLOCK_BYTES
+from tokenloom.storage.stores.store import BLOCK_BYTES, Store
 from tokenloom.storage.versions.published import check_header, refuse_deleted, version_path
 
 if TYPE_CHECKING:

@@ -25,12 +25,18 @@ from typing import IO, Any, cast
 import pyarrow as pa
 
 from tokenloom.errors import FormatError, InputError, StoreError, TokenloomError, message_of
-from tokenloom.storage.stores.local_errors import translate_temporary_errors
-from tokenloom.storage.stores.local_files import LFS_BYTES, LFS_POINTER, NO_LFS_FILE, open_regular, read_regular
+from tokenloom.storage.stores.local_files import (
+    LFS_BYTES,
+    LFS_POINTER,
+    NO_LFS_FILE,
+    open_regular,
+    read_regular,
+    translate_temporary_errors,
+)
 from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.storage.stores.remote_calls import call
 from tokenloom.storage.stores.remote_errors import is_permanent, is_transient, kind_of, redacted, without_secrets
-from tokenloom.storage.stores.store_file import BLOCK_BYTES, StoreFile
+from tokenloom.storage.stores.store import BLOCK_BYTES, StoreFile
 from tokenloom.storage.stores.urls import bucket_and_key, is_object, scheme_of
 
 Info = dict[str, Any]  # what fsspec says about a file: "name", "type" and "size" at least

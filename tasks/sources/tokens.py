@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tokenloom.errors import InputError
 from tokenloom.storage.formats.arrays import AnyArray, AnyDtype, Int64s, runs_of
 from tokenloom.storage.stores.remote_errors import kind_of
-from tokenloom.storage.stores.store_file import BLOCK_BYTES
+from tokenloom.storage.stores.store import BLOCK_BYTES
 from tokenloom.storage.work.fingerprints import joined_fingerprint, remote_fingerprint
 from tokenloom.tasks.sources.base import (
     INDEX,

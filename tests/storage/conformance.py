@@ -14,8 +14,7 @@ import pytest
 from tests.counts import count
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.stores import s3
-from tokenloom.storage.stores.store import Store
-from tokenloom.storage.stores.store_file import StoreFile
+from tokenloom.storage.stores.store import Store, StoreFile
 
 MIB = 2**20
 ODD_NAMES = ["a b", "ä ü", "%41", "a+b", "a&b=c", "x;y,z", "~!@$^()", "it's", "a..b", "x" * 200, "[0-9]", "日本"]

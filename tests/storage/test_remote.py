@@ -30,7 +30,7 @@ from tokenloom.cli.output import Output
 from tokenloom.errors import StoreError
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.records import sign
-from tokenloom.storage.stores import local_files, open_store, remote, remote_errors, remote_systems, urls
+from tokenloom.storage.stores import local_files, open_store, remote, remote_calls, remote_errors, urls
 from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import load_manifest
@@ -270,12 +270,12 @@ def test_a_missing_package_is_named() -> None:
 def test_options_of_the_user_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     conf = {"config_kwargs": {"s3": {"addressing_style": "path"}, "read_timeout": 1}}
     monkeypatch.setitem(fsspec.config.conf, "s3a", conf)
-    system = remote_systems.system_of("s3://bucket/store")
+    system = remote_calls.system_of("s3://bucket/store")
     assert system.config_kwargs["s3"] == {"addressing_style": "path"}
     assert system.config_kwargs["read_timeout"] == 30
-    assert remote_systems.system_of("s3://other/store") is system
+    assert remote_calls.system_of("s3://other/store") is system
     monkeypatch.setitem(fsspec.config.conf, "s3a", {})
-    assert remote_systems.system_of("s3://bucket/store") is not system
+    assert remote_calls.system_of("s3://bucket/store") is not system
 
 
 @pytest.mark.parametrize("url", ["simplecache::s3://bucket/store", "sftp://host/store", "https://host/store"])

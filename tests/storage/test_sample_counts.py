@@ -12,7 +12,7 @@ import pytest
 
 from tests.builders.datasets import build, jsonl_spec
 from tokenloom.storage import open_shard
-from tokenloom.storage.cache.cache_settings import default_cache_folder
+from tokenloom.storage.cache.cache_files import default_cache_folder
 from tokenloom.storage.formats.records import sign
 from tokenloom.storage.packing.packings import CountsFile, packing_named, sample_counts
 from tokenloom.storage.stores.local import LocalStore

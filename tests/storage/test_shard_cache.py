@@ -21,7 +21,7 @@ from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.processes import wait_until
 from tests.servers.s3_server import BUCKET, put
 from tokenloom.errors import StoreError
-from tokenloom.storage.cache import cache_settings, partial_shard
+from tokenloom.storage.cache import cache_files, partial_shard
 from tokenloom.storage.cache.partial_shard import ShardRequest
 from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.formats.blocks import BlockHasher, ShardBlocks, blocks_name, encode_blocks
@@ -302,13 +302,13 @@ def test_the_default_limit_leaves_part_of_the_disk_free(tmp_path: Path, monkeypa
     monkeypatch.delenv("TOKENLOOM_CACHE_LIMIT", raising=False)
     free = 50 * 10**9
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": free}))
-    assert cache_settings.default_limit(tmp_path / "none" / "yet") == 40 * 10**9
+    assert cache_files.default_limit(tmp_path / "none" / "yet") == 40 * 10**9
     (tmp_path / "shards").mkdir()
     with (tmp_path / "shards" / f"{'ab' * 32}.tok").open("wb") as file:
         file.truncate(5 * 10**9)
-    assert cache_settings.default_limit(tmp_path) == 44 * 10**9  # the contents of the cache count as free
+    assert cache_files.default_limit(tmp_path) == 44 * 10**9  # the contents of the cache count as free
     free = 10**12
-    assert cache_settings.default_limit(tmp_path) == 100 * 10**9
+    assert cache_files.default_limit(tmp_path) == 100 * 10**9
 
 
 @pytest.mark.parametrize("wrong", [{"limit_bytes": 0}, {"io_threads": 0}])

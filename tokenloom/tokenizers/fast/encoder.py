@@ -26,7 +26,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokenloom.storage.formats.arrays import Int64s, ranges_of
-from tokenloom.storage.stores.local_errors import translate_temporary_errors
+from tokenloom.storage.stores.local_files import translate_temporary_errors
 from tokenloom.storage.work.segments import as_segments, take_segments
 from tokenloom.tokenizers.base import Encoded, Tokenizer, with_boundary_ids
 from tokenloom.tokenizers.fast import Unproven, failing_as
