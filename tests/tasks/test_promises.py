@@ -144,7 +144,7 @@ def test_the_file_of_an_argument_is_a_regular_file(
     build(spec)
     os.mkfifo(tmp_path / "pipe")
     command = ["where", f"{spec.store}/{spec.dataset}", argument, str(tmp_path / "pipe")]
-    found = ["--path", "a.jsonl", "--row", "0"]
+    found = ["--path", "a.jsonl", "--row", "0", "--batch-size", "1"]
     assert main([*command, *(found if argument == "--state" else [])]) in (1, 2)
     message = capsys.readouterr().err
     assert f"{tmp_path}/pipe" in message
