@@ -133,13 +133,8 @@ def read_header(read: Callable[[int, int], bytes], place: str) -> ShardHeader:
     return unpack_header(memoryview(data), place)
 
 
-def checked_header(path: str | Path, verify: str = "open") -> ShardHeader:
-    """Return the header of a local shard after the checks of `Shard`, without a map of the file; errors as Shard."""
-    with open_regular(Path(path)) as file:
-        return _check_file(file, str(path), verify)
-
-
-def _check_file(file: IO[bytes], place: str, verify: str) -> ShardHeader:
+def check_file(file: IO[bytes], place: str, verify: str = "open") -> ShardHeader:
+    """Return the header of an open shard after the checks of `Shard`, whose errors it raises."""
     if verify not in ("open", "full"):
         raise ValueError(f'verify is "open" or "full", not {verify!r}')
     header = read_header(lambda start, end: os.pread(file.fileno(), end - start, start), place)
@@ -203,19 +198,15 @@ class Shard:
     def __init__(self, path: str | Path, verify: str = "open") -> None:
         self.path = Path(path)
         with open_regular(self.path) as file:
-            self.header = header = _check_file(file, str(path), verify)
+            self.header = header = check_file(file, str(path), verify)
             # Arrays over the map stay valid while they are alive: it is never closed explicitly.
-            self._map = map_file(file, self.path)
+            data = map_file(file, self.path)
         #: (num_tokens,) of `header.dtype`, read-only
-        self.tokens: AnyArray = np.frombuffer(self._map, header.dtype, header.num_tokens, header.tokens_start)
+        self.tokens: AnyArray = np.frombuffer(data, header.dtype, header.num_tokens, header.tokens_start)
         #: (num_documents + 1,) uint64, read-only: document i is tokens[offsets[i]:offsets[i + 1]]
         self.document_offsets: NDArray[np.uint64] = np.frombuffer(
-            self._map, np.dtype("<u8"), header.num_documents + 1, header.offsets_start
+            data, np.dtype("<u8"), header.num_documents + 1, header.offsets_start
         )
-
-    def verify_offsets(self) -> None:
-        """Raise FormatError if the checksum of the document offsets does not match, or they contradict the counts."""
-        checked_offsets(self._map[self.header.offsets_start :], self.header, str(self.path))
 
 
 def open_shard(path: str | Path, verify: str = "open") -> Shard:

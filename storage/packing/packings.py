@@ -16,6 +16,7 @@ from urllib.parse import quote
 import numpy as np
 
 from tokenloom.errors import FormatError
+from tokenloom.storage.cache.cache_settings import default_cache_folder
 from tokenloom.storage.formats.arrays import Int64s, UInt64s
 from tokenloom.storage.formats.manifest import Manifest, ShardEntry
 from tokenloom.storage.formats.records import read_record, sign
@@ -149,7 +150,7 @@ class CountsFile:
 
 
 def sample_counts(
-    store: Store, manifest: Manifest, split: str, packing: Packing, seq_len: int, cache_folder: Path
+    store: Store, manifest: Manifest, split: str, packing: Packing, seq_len: int, cache_folder: Path | None = None
 ) -> Int64s:
     """Count the samples of each shard of a split, (num_shards,), or read the counts that this machine kept.
 
@@ -160,7 +161,7 @@ def sample_counts(
         manifest: the version's manifest.
         split: one of the version's.
         packing, seq_len: how samples are cut.
-        cache_folder: keeps the counts; several processes may use it at once.
+        cache_folder: keeps the counts, None for the machine's cache; several processes may use it at once.
 
     Raises:
         FormatError: a shard is damaged, or not the one that the manifest lists.
@@ -170,7 +171,7 @@ def sample_counts(
     if not packing.follows_documents:
         counts = (packing.count(seq_len, np.array([0, shard.tokens], np.uint64)) for shard in shards)
         return np.fromiter(counts, np.int64)
-    file = CountsFile(cache_folder, manifest, split, packing, seq_len)
+    file = CountsFile(cache_folder or default_cache_folder(), manifest, split, packing, seq_len)
     kept = file.read()
     return _count(store, manifest, split, packing, seq_len, file) if kept is None else kept
 

@@ -87,31 +87,19 @@ def dataset_store(store: str, dataset: str) -> Store:
 def resolve(reference: Reference) -> tuple[Store, Manifest]:
     """Return the dataset's store and the manifest of the version that `reference` names.
 
-    Raises:
-        StoreError: the dataset, tag or version does not exist.
-        FormatError: tag log or manifest are damaged.
-    """
-    store, version = find_version(reference)
-    return store, load_manifest(store, version)
-
-
-def find_version(reference: Reference) -> tuple[Store, str]:
-    """Return the dataset's store and the version that `reference` names, which may be missing.
-
     A name without a tag is taken as the beginning of a version, of at least 4 digits.
 
     Raises:
-        StoreError: the dataset or tag does not exist, or several versions begin so.
-        FormatError: the tag's log is damaged.
+        StoreError: the dataset, tag or version does not exist, or several versions begin so.
+        FormatError: tag log or manifest are damaged.
     """
-    store = dataset_store(reference.store, reference.dataset)
-    if VERSION_PATTERN.match(reference.name):
-        return store, reference.name
-    from tokenloom.storage.versions.tags import newest  # a job that names a version reads no tag
+    store, version = dataset_store(reference.store, reference.dataset), reference.name
+    if not VERSION_PATTERN.match(version):
+        from tokenloom.storage.versions.tags import newest  # a job that names a version reads no tag
 
-    if entry := newest(store, reference.name):
-        return store, entry.version
-    return store, begun_version(store, reference)
+        entry = newest(store, reference.name)
+        version = entry.version if entry else begun_version(store, reference)
+    return store, load_manifest(store, version)
 
 
 def begun_version(store: Store, reference: Reference) -> str:

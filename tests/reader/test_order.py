@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from tests.counts import count
 from tests.docs.test_order_page import the_page
-from tokenloom.reader.order import ORDER_VERSION, ORDERS, Order, epoch_keys, permute
-from tokenloom.storage.formats.keys import Purpose
+from tokenloom.reader.order import ORDER_VERSION, ORDERS, Order, permute
+from tokenloom.storage.formats.keys import Purpose, mix64
 
 _MASK = 2**64 - 1
 _COUNTS = st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(any)
@@ -22,7 +22,7 @@ _RUN = settings(max_examples=count(60, 1000), deadline=None)
 
 def keys_of(seed: int, epoch: int, number: int) -> NDArray[np.uint64]:
     """Return (number,) keys as an epoch derives them."""
-    return epoch_keys(Purpose.SAMPLE_ORDER, seed, epoch, np.arange(number, dtype=np.uint64))
+    return mix64(Purpose.SAMPLE_ORDER, seed, (np.full(1, epoch, np.uint64), np.arange(number, dtype=np.uint64)))
 
 
 def epoch_of(order: Order, epoch: int) -> list[int]:
@@ -146,9 +146,9 @@ def excess_of_permutations(size: int, keys: NDArray[np.uint64]) -> float:
 def test_every_permutation_is_as_likely_as_any_other(size: int) -> None:
     for seed, epoch in ((0, 0), (1, 0), (0, 1), (2**56 - 1, 10**6)):
         assert excess_of_permutations(size, keys_of(seed, epoch, 20_000)) < _LIMIT
-    over_epochs = [epoch_keys(Purpose.SAMPLE_ORDER, 5, epoch, np.zeros(1, np.uint64)) for epoch in range(3000)]
+    over_epochs = [keys_of(5, epoch, 1) for epoch in range(3000)]
     assert excess_of_permutations(size, np.concatenate(over_epochs)) < _LIMIT
-    over_seeds = [epoch_keys(Purpose.SAMPLE_ORDER, seed, 0, np.zeros(1, np.uint64)) for seed in range(3000)]
+    over_seeds = [keys_of(seed, 0, 1) for seed in range(3000)]
     assert excess_of_permutations(size, np.concatenate(over_seeds)) < _LIMIT
 
 

@@ -273,7 +273,7 @@ def synthetic(tmp_path_factory: pytest.TempPathFactory) -> str:
         ({"fields": ("mask",)}, "fields must be one of classes, cu_seqlens, document_ids, .*, member, not 'mask'"),
         ({"overlong": "drop"}, "overlong='drop' is of the packing best_fit, not of 'concat'; omit it"),
         ({"learn": "first"}, 'learn is "assistant", "last", "all" or a list of roles .*, not \'first\''),
-        ({"learn": ["user", 5]}, r"learn is .* or a list of roles .*, not \(5, 'user'\)"),
+        ({"learn": ["user", 5]}, r"learn is .* or a list of roles .*, not \['user', 5\]"),
         ({"learn": ["assistant"]}, "learn=\\['assistant'\\] leaves out text, and this version holds nothing else"),
         ({"access": "read"}, "access must be one of mmap, pread, range, not 'read'"),
         ({"max_open_shards": 0}, "max_open_shards must be at least 1, not 0"),

@@ -29,7 +29,7 @@ from tokenloom.reader.samples import SplitSamples
 from tokenloom.reader.shard_data import OpenOptions
 from tokenloom.reader.window import TokenWindow, WindowPart
 from tokenloom.storage.formats.arrays import Int32s, Int64s, token_dtype
-from tokenloom.storage.formats.classes import TEXT_CLASS, learned_classes
+from tokenloom.storage.formats.classes import POLICIES, TEXT_CLASS, learned_classes
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.packing.packings import packing_named
 from tokenloom.storage.versions.published import check_split
@@ -249,18 +249,14 @@ class TokenDataset(SplitSamples):
 
 def _checked_learn(learn: str | Collection[str], manifest: Manifest, split: str) -> str | tuple[str, ...] | None:
     """Check the policy of targets, None without masks; raise ValueError if it is not one, or leaves nothing."""
-    policy: str | tuple[str, ...] = ()
-    if isinstance(learn, str):
-        policy = learn
-    elif isinstance(learn, Collection):
-        policy = tuple(sorted(set(learn), key=str))
-    table = learned_classes(policy or learn)
+    learns_text = learn in POLICIES or learned_classes(learn)[TEXT_CLASS]
+    policy = learn if isinstance(learn, str) else tuple(sorted(set(learn), key=str))
     shards = manifest.splits[split].shards
     if len(shards) and shards[0].has_mask:
         if manifest.tokenizer.vocab_size > 2**31:
             raise ValueError("a vocabulary of more than 2**31 ids is not supported with conversations")
         return policy
-    if not table[TEXT_CLASS]:
+    if not learns_text:
         raise ValueError(f"learn={learn!r} leaves out text, and this version holds nothing else: omit it")
     return None
 

@@ -29,10 +29,9 @@ from tokenloom.storage.formats.keys import Purpose, mix64
 
 _ROUNDS = 16  # with 8, permutations of 5 are uneven (chi-square 5.0 per degree of freedom); with 16 it is 1.07
 _32 = np.uint64(32)
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_ROUND_KEYS = np.arange(1, _ROUNDS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)  # added to the key
 _M1 = np.uint64(0xBF58476D1CE4E5B9)
 _M2 = np.uint64(0x94D049BB133111EB)
-_LAST = np.uint64(_ROUNDS * int(_GOLDEN) % 2**64)  # added to the key of the last round
 ORDER_VERSION = 1
 ORDERS = ("block", "full", "sequential")
 DEFAULT_LANES = 64
@@ -54,67 +53,35 @@ def permute(
     Returns:
         (n,) int64; with one count and key, different positions move to different places.
     """
-    network = _unfeistel if inverse else _feistel
     count, key = (np.broadcast_to(np.asarray(x, dtype=np.uint64), positions.shape) for x in (counts, keys))
     width = np.ceil(np.sqrt(count)).astype(np.uint64)  # exact below 2**52
     height = (count + width - np.uint64(1)) // np.maximum(width, np.uint64(1))
-    moved = network(positions.astype(np.uint64), width, height, key)
+    moved = _feistel(positions.astype(np.uint64), width, height, key, inverse=inverse)
     outside = np.flatnonzero(moved >= count)
     while len(outside):
-        moved[outside] = network(moved[outside], width[outside], height[outside], key[outside])
+        moved[outside] = _feistel(moved[outside], width[outside], height[outside], key[outside], inverse=inverse)
         outside = outside[moved[outside] >= count[outside]]
     return moved.astype(np.int64)
 
 
-def _feistel(value: UInt64s, width: UInt64s, height: UInt64s, key: UInt64s) -> UInt64s:
-    """Apply a bijection of [0, width * height), whose rounds each move one coordinate by a hash of the other."""
+def _feistel(value: UInt64s, width: UInt64s, height: UInt64s, key: UInt64s, *, inverse: bool) -> UInt64s:
+    """Apply a bijection of [0, width * height), or its inverse: its rounds in reverse, each of which moves back.
+
+    Each round moves one coordinate, within its limit of at most 2**24 + 1, by a hash of the other.
+    """
     left, right = np.divmod(value, height)
-    for _ in range(_ROUNDS // 2):
-        key = key + _GOLDEN
-        _shift(left, width, right, key)
-        key = key + _GOLDEN
-        _shift(right, height, left, key)
+    rounds = [(left, width, right), (right, height, left)] * (_ROUNDS // 2)
+    for number in reversed(range(_ROUNDS)) if inverse else range(_ROUNDS):
+        moved, limit, other = rounds[number]
+        distance = (other + (key + _ROUND_KEYS[number])) * _M1
+        distance ^= distance >> _32
+        distance *= _M2
+        distance >>= _32
+        distance *= limit
+        distance >>= _32
+        moved += limit - distance if inverse else distance
+        np.minimum(moved, moved - limit, out=moved)  # a value below the limit wraps around and stays
     return left * height + right
-
-
-def _unfeistel(value: UInt64s, width: UInt64s, height: UInt64s, key: UInt64s) -> UInt64s:
-    """Apply the inverse of _feistel: its rounds in reverse."""
-    left, right = np.divmod(value, height)
-    key = key + _LAST
-    for _ in range(_ROUNDS // 2):
-        _shift_back(right, height, left, key)
-        key = key - _GOLDEN
-        _shift_back(left, width, right, key)
-        key = key - _GOLDEN
-    return left * height + right
-
-
-def _shift(value: UInt64s, limit: UInt64s, other: UInt64s, key: UInt64s) -> None:
-    """Move `value` within [0, limit), limit at most 2**24 + 1, by a hash of `other`, in place."""
-    value += _distance(limit, other, key)
-    np.minimum(value, value - limit, out=value)  # a value below the limit wraps around and stays
-
-
-def _shift_back(value: UInt64s, limit: UInt64s, other: UInt64s, key: UInt64s) -> None:
-    """Undo _shift, in place."""
-    value -= _distance(limit, other, key)
-    np.minimum(value, value + limit, out=value)  # a value below 0 has wrapped around, and wraps back
-
-
-def _distance(limit: UInt64s, other: UInt64s, key: UInt64s) -> UInt64s:
-    """Choose how far to move values within [0, limit)."""
-    state = (other + key) * _M1
-    state ^= state >> _32
-    state *= _M2
-    state >>= _32
-    state *= limit
-    state >>= _32
-    return state
-
-
-def epoch_keys(purpose: Purpose, seed: int, epoch: int, words: UInt64s) -> UInt64s:
-    """Derive the keys of an epoch, (n,), one from each of (n,) words."""
-    return mix64(purpose, seed, (np.array([epoch], dtype=np.uint64), words))
 
 
 class EpochLayout:
@@ -128,13 +95,13 @@ class EpochLayout:
 
     def __init__(self, counts: Int64s, seed: int, epoch: int) -> None:
         num_shards = len(counts)
-        zero = np.zeros(1, dtype=np.uint64)
-        key = epoch_keys(Purpose.SHARD_ORDER, seed, epoch, zero)[0]
+        number, indices = np.full(1, epoch, dtype=np.uint64), np.arange(num_shards, dtype=np.uint64)
+        key = mix64(Purpose.SHARD_ORDER, seed, (number, np.zeros(1, dtype=np.uint64)))[0]
         #: (num_shards,) the shard at each place
         self.shards = permute(np.arange(num_shards, dtype=np.int64), max(1, num_shards), key)
         #: (num_shards,) the number of samples at each place and before
         self.ends = np.cumsum(counts[self.shards], dtype=np.int64)
-        self.keys = epoch_keys(Purpose.SAMPLE_ORDER, seed, epoch, np.arange(num_shards, dtype=np.uint64))
+        self.keys = mix64(Purpose.SAMPLE_ORDER, seed, (number, indices))
 
 
 class Order:
@@ -175,7 +142,8 @@ class Order:
         return samples
 
     def _full_key(self, epoch: int) -> UInt64s:
-        return epoch_keys(Purpose.SAMPLE_ORDER, self.seed, epoch, np.full(1, 2**64 - 1, dtype=np.uint64))  # (1,)
+        words = np.full(1, epoch, dtype=np.uint64), np.full(1, 2**64 - 1, dtype=np.uint64)
+        return mix64(Purpose.SAMPLE_ORDER, self.seed, words)  # (1,)
 
     def _block(self, layout: EpochLayout, places: Int64s) -> Int64s:
         run = self.num_samples // self.lanes  # samples in a lane

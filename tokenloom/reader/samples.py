@@ -170,7 +170,7 @@ class SplitSamples:
         self.split, self.packing, self.seq_len, self.format = split, packing.name, form.seq_len, form
         self.num_tokens, self._packing = manifest.splits[split].tokens, packing
         #: (num_shards,) samples in each shard
-        self.counts = sample_counts(store, manifest, split, packing, form.seq_len, default_cache_folder())
+        self.counts = sample_counts(store, manifest, split, packing, form.seq_len)
         self._ends = np.cumsum(self.counts, dtype=np.int64)
         #: whether the first use of a shard plans its samples, which takes long
         self.plans_shards = packing.follows_documents

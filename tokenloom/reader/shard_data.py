@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.arrays import TokenDtype, UInt64s
 from tokenloom.storage.formats.manifest import MASK, ShardEntry
-from tokenloom.storage.formats.shard import Shard, ShardHeader, checked_header, checked_offsets, map_file
+from tokenloom.storage.formats.shard import ShardHeader, check_file, checked_offsets, map_file
 from tokenloom.storage.stores.local_files import descriptor_of_regular, file_sha256, open_regular
 from tokenloom.storage.versions.published import check_header
 
@@ -174,7 +174,6 @@ class OpenShard(OpenFile):
     header: ShardHeader
     #: its samples under a packing, once they are planned
     plan: ShardPlan | None = None
-    _map: Shard | None = None
     _offsets: UInt64s | None = None
 
     def __init__(self, entry: ShardEntry, path: Path, options: OpenOptions, blocks: PartialShard | None = None) -> None:
@@ -182,33 +181,29 @@ class OpenShard(OpenFile):
             self.header = blocks.shard_header()
         super().__init__(entry, path, options, blocks)
         check_header(self.header, entry, self.place)
-        if self.header.dtype != options.dtype:
+        if self.header.token_bytes != options.dtype.itemsize:
             raise FormatError(f"{self.place}: not the shard that the manifest lists; restore it")
         if options.reads_offsets:
             _ = self.document_offsets  # verified while a damaged copy can still be downloaded again
 
     def _open(self, path: Path, verify: str) -> TokenBytes:
-        self._offsets = self._map = None
-        if self._options.access == "pread":
-            self.header = checked_header(path, verify)
+        self._offsets = None
+        with open_regular(path) as file:
+            self.header = check_file(file, str(path), verify)
             self.first_byte = self.header.tokens_start
-            return FileBytes(path, self.first_byte)
-        self._map = Shard(path, verify)
-        self.header = self._map.header
-        self.first_byte = self.header.tokens_start
-        return self._map.tokens.data.cast("B")
+            if self._options.access == "pread":
+                return FileBytes(path, self.first_byte)
+            return map_file(file, path)[self.first_byte :]
 
     @property
     def document_offsets(self) -> UInt64s:
         """(num_documents + 1,) uint64; the first use verifies their checksum."""
-        if self._offsets is None and self._map is not None:
-            self._map.verify_offsets()
-            self._offsets = self._map.document_offsets
-        elif self._offsets is None:
+        if self._offsets is None:
             first, header = self.header.tokens_start, self.header
+            data: memoryview | bytes
             if self.partial:  # without waiting for all of the shard
                 data = self.partial.offsets_bytes()
             else:
-                data = bytes(self.bytes[header.offsets_start - first : header.file_bytes - first])
+                data = self.bytes[header.offsets_start - first : header.file_bytes - first]
             self._offsets = checked_offsets(data, header, self.place)
         return self._offsets
