@@ -14,10 +14,11 @@ import json
 import os
 import re
 import stat
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any, cast
@@ -325,14 +326,8 @@ def copied(filesystem: Any, name: str, url: str) -> str:
 
     Raises InputError if it can't be downloaded, StoreError if TMPDIR is full.
     """
-    import aiohttp
     from fsspec.asyn import sync
 
-    options = {
-        "headers": {**filesystem.kwargs.get("headers", {}), "Accept-Encoding": "identity"},
-        "timeout": aiohttp.ClientTimeout(total=None, sock_read=_SILENT_SECONDS),
-        "auto_decompress": not url.endswith(".gz"),  # some servers say of a .gz file that they encoded it
-    }
     with translate_temporary_errors():
         digest = hashlib.sha256(url.encode()).hexdigest()[:16]
         path = Path(_folder().name, digest, os.path.basename(name))
@@ -340,7 +335,7 @@ def copied(filesystem: Any, name: str, url: str) -> str:
         Path(f"{path.parent}.json").write_text(json.dumps([str(path), url]))
         part = path.with_name(f"{path.name}.part")
         with part.open("wb") as file, translate_input_errors(url):
-            sync(filesystem.loop, partial(filesystem._get_file, **options), name, file)
+            sync(filesystem.loop, _download, filesystem, name, file)
         if not path.exists() or not filecmp.cmp(path, part, shallow=False):
             part.replace(path)
     return str(path)
@@ -361,6 +356,34 @@ async def _sends_ranges(filesystem: Any, url: str) -> bool:
         if answer.status != _NO_RANGE:  # an empty file has none
             answer.raise_for_status()
         return bool(answer.status == _PARTIAL)
+
+
+async def _download(filesystem: Any, url: str, file: IO[bytes]) -> None:
+    """Write the answer of a web server to a file, decompressed here: aiohttp takes a part of a gzip for all of it."""
+    import aiohttp
+
+    session = await filesystem.set_session()
+    options = {
+        **filesystem.kwargs,
+        "headers": {**filesystem.kwargs.get("headers", {}), "Accept-Encoding": "identity"},
+        "timeout": aiohttp.ClientTimeout(total=None, sock_read=_SILENT_SECONDS),
+        "auto_decompress": False,
+    }
+    async with session.get(filesystem.encode_url(url), **options) as answer:
+        answer.raise_for_status()
+        encoding = answer.headers.get("Content-Encoding", "identity")
+        if encoding == "identity" or url.endswith(".gz"):  # some servers say of a .gz file that they encoded it
+            async for data in answer.content.iter_chunked(_BUFFER_BYTES):
+                file.write(data)
+            return
+        unpack = zlib.decompressobj(wbits=31)
+        try:
+            async for data in answer.content.iter_chunked(_BUFFER_BYTES):
+                file.write(unpack.decompress(data))
+        except zlib.error as error:
+            raise InputError(f"{url}: the server sends it as {encoding}, not as gzip; copy the file") from error
+        if not unpack.eof or unpack.unused_data:
+            raise InputError(f"{url}: the server's answer is not one whole gzip stream; copy the file")
 
 
 @contextmanager

@@ -48,8 +48,9 @@ class Handler(BaseHTTPRequestHandler):
         if self.has == "chunks":
             parts = (data[:100], data[100:], b"")
             return {"Transfer-Encoding": "chunked"}, b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
-        if self.has == "gzip":
+        if self.has in ("gzip", "cut"):
             data = data if path.suffix == ".gz" else gzip.compress(data)
+            data = data[:-20] if self.has == "cut" else data
             return {"Content-Length": str(len(data)), "Content-Encoding": "gzip", "ETag": '"one"'}, data
         return {"Content-Length": str(len(data))} | ({"ETag": '"one"'} if self.has == "etag" else {}), data
 
@@ -63,7 +64,7 @@ def web_server(folder: Path, has: str = "etag", busy: Collection[int] = ()) -> I
 
     Args:
         folder: holds the files.
-        has: what answers have: "length", "etag" (and length), "chunks", "gzip".
+        has: what answers have: "length", "etag" (and length), "chunks", "gzip", "cut" (gzip, without its end).
         busy: the numbers of GET requests, from 0, that get 503.
     """
     handler = type("Handler", (Handler,), {"folder": folder, "has": has, "busy": busy})

@@ -370,6 +370,14 @@ def test_any_web_server_gives_what_its_files_hold(has: str, tmp_path: Path) -> N
     assert found[0] == found[1]
 
 
+def test_an_answer_that_a_server_cut_off_is_not_a_shorter_file(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", [f"document {i}" for i in range(1000)])
+    with web_server(tmp_path, "cut") as (url, _):
+        spec = make_spec(tmp_path, [{"kind": "jsonl", "path": f"{url}/a.jsonl"}])
+        with pytest.raises(InputError, match=f"{url}/a.jsonl: the server's answer is not one whole gzip stream"):
+            build(spec)
+
+
 def test_an_error_in_the_copy_of_a_file_names_its_url(tmp_path: Path) -> None:
     (tmp_path / "page.jsonl").write_text("<html>log in</html>")
     with web_server(tmp_path, "length") as (url, _):
