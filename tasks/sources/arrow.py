@@ -156,10 +156,18 @@ def _open_reader(open_it: Callable[..., Any], source: Any, url: str, included: l
     source.seek(0)
     try:
         reader = open_it(source, options=pa.ipc.IpcReadOptions(included_fields=included, use_threads=False))
-        _names = reader.schema.names  # decoded here, since this may fail
+        for field in reader.schema:
+            _decode_names(field)
         return reader
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a column's name is not UTF-8
         raise InputError(f"{url}: not a readable Arrow file: {message_of(error)}; {REPAIR}") from error
+
+
+def _decode_names(field: pa.Field) -> None:
+    """Raise ValueError if the name of a column, or of a field in it, is not UTF-8: pyarrow decodes it at each use."""
+    _name, kind = field.name, field.type
+    for i in range(kind.num_fields):
+        _decode_names(kind.field(i))
 
 
 def _needed_columns(schema: pa.Schema, columns: Columns, url: str) -> tuple[list[str], list[int]]:

@@ -88,6 +88,14 @@ def parquet(columns: Any, **options: Any) -> bytes:
     return sink.getvalue()
 
 
+def _arrow(columns: Any) -> bytes:
+    """Return an Arrow file of the columns."""
+    table, sink = pa.table(columns), io.BytesIO()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
 def _json(value: str | bytes, *wanted: str, **fields: Any) -> list[HostileFile]:
     """Return a value as a JSON line and as an array."""
     data = value.encode() if isinstance(value, str) else value
@@ -436,6 +444,19 @@ REFUSED: Table = {
     "zstd --long=28": [
         HostileFile("a.jsonl.zst", _zstd_with_window(log), message="broken zstd: .*requires too much memory")
         for log in (28, 31)
+    ],
+    "a name of a field that is not UTF-8": [
+        HostileFile(
+            f"a.{suffix}",
+            data.replace(b"inner", b"inn\xff\xfe"),
+            message=f"not a readable {kind} file: 'utf-8' codec can't decode",
+            options={"text": "meta.other"},
+        )
+        for meta in ([{"inner": "one"}], [[{"inner": "one"}]])
+        for suffix, kind, data in (
+            ("arrow", "Arrow", _arrow({"meta": meta})),
+            ("parquet", "parquet", parquet({"meta": meta}, store_schema=False)),
+        )
     ],
     "a file of another kind": [
         HostileFile(name, CONTENT, message=message, options={"kind": kind})
