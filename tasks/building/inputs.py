@@ -101,7 +101,7 @@ def find_inputs(spec: BuildSpec, store: Store) -> tuple[list[InputFile], list[st
 
 
 def find_input(spec: BuildSpec, store: Store, source: str, path: str) -> InputFile | None:
-    """Return one input file, None if its source has no such file; fingerprints no other file, and writes nothing.
+    """Return one input file, None if the spec has no such source or file; fingerprints no other, and writes nothing.
 
     Args:
         spec: with absolute paths.
@@ -111,6 +111,8 @@ def find_input(spec: BuildSpec, store: Store, source: str, path: str) -> InputFi
 
     Raises InputError if the source can't be listed.
     """
+    if source not in spec.source_names():  # of a version that no build wrote
+        return None
     files, _ = _inputs_of(spec, source, FingerprintMemory(store), path)
     return next((file for file in files if file.path == path), None)
 

@@ -36,12 +36,7 @@ from tokenloom.tasks.sources.base import (
     numbered,
 )
 from tokenloom.tasks.sources.columns import Columns
-from tokenloom.tasks.sources.files import (
-    HUB_STEP,
-    filesystem_of,
-    input_bytes,
-    is_local,
-)
+from tokenloom.tasks.sources.files import HUB_STEP, filesystem_of, input_bytes, is_local, translate_input_errors
 from tokenloom.tasks.sources.listing import PINNED, FoundFile, LeaveOut, check_names, find_files, found_file
 from tokenloom.tasks.sources.reader import SourceReader
 from tokenloom.tasks.sources.token_ids import ATTENTION, BESIDE, IDS, IdColumns
@@ -380,10 +375,10 @@ def _check_folder(name: str) -> None:
             f"{name}: the package datasets takes *, ? and [ in the name of a folder as wildcards, and would read other "
             "files; rename the folder"
         )
-    if odd := next(
-        (path for path in folder.iterdir() if path.exists() and not (path.is_file() or path.is_dir())), None
-    ):
-        raise InputError(f"{odd}: not a regular file; remove it")  # the package would wait for what a pipe gives
+    with translate_input_errors(name):
+        for path in folder.iterdir():
+            if path.exists() and not (path.is_file() or path.is_dir()):  # the package would wait for what a pipe gives
+                raise InputError(f"{path}: not a regular file; remove it")
     if (folder / "state.json").exists() or (folder / "dataset_dict.json").exists():
         raise InputError(f"{name}: written by datasets.save_to_disk; read it with kind: arrow and path: {name}")
 

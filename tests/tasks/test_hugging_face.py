@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -211,6 +212,15 @@ def test_a_missing_or_empty_folder_is_reported(tmp_path: Path) -> None:
         read(tmp_path / "missing")
     with pytest.raises(InputError, match="not a dataset that can be opened"):
         read(tmp_path)
+
+
+def test_a_folder_that_can_not_be_listed_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(InputError, match=f"{tmp_path}: can't be read: Permission denied; give this user permission"):
+        reader_of(tmp_path).files("")
 
 
 def test_a_file_that_is_gone_is_reported(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ class TokenWindow:
             columns.append(self._padding(width))  # the sort is stable, so padding follows the tokens of its row
         place, source, *bounds = (np.concatenate(column) for column in zip(*columns, strict=True))
         order = np.argsort(place, kind="stable") if len(columns) > 1 else slice(None)
-        # np.array would treat an SplitFiles as a sequence.
+        # np.array would treat SplitFiles as a sequence.
         sources = np.fromiter([*sources_of_parts, padding], dtype=object)
         shards, starts, ends = (column[order].tolist() for column in bounds)
         row_starts = offsets_of(np.bincount(place, minlength=self.num_rows))
