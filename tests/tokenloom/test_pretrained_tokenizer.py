@@ -129,6 +129,10 @@ def test_without_an_eos_token_tokenizer_json_decides_alone(content: bytes | None
     [
         (config(eos_token="<s>"), r"its end-of-text token is '<\|endoftext\|>', but .* eos_token '<s>'; give "),
         *((content, r"tokenizer_config\.json: it .*; (repair|write) it") for content in (b"{", b"[]", b"\xff")),
+        *(
+            (config(added_tokens_decoder=tokens), r"tokenizer_config\.json: it can't be read .*; repair it")
+            for tokens in ([EOT], {"0": EOT}, {"0": {}})
+        ),
         (
             config(added_tokens_decoder={"0": {"content": EOT}, "9": {"content": "<new>"}}),
             r"contradicts .*tokenizer\.json: .*'<new>', which is not an added token.*save_pretrained",

@@ -21,7 +21,7 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import models
 
-from tokenloom.errors import TokenizerError
+from tokenloom.errors import TokenizerError, message_of
 from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.storage.formats.records import sha256_of_bytes
 from tokenloom.storage.stores.local_files import read_regular
@@ -157,7 +157,14 @@ def _eot(definition: Mapping[str, Any], file: Path, config_path: Path | None) ->
     if config_path is None or definition.get("eot") is not None:
         return {}
     config, library = read_json(config_path), _parsed(read_regular(file), str(file))
-    if differs := _difference(config, library):
+    try:
+        differs = _difference(config, library)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise TokenizerError(
+            f"tokenizer file {config_path}: it can't be read as a {CONFIG} ({message_of(error)}); repair it, or give "
+            "tokenizer.eot"
+        ) from error
+    if differs:
         raise TokenizerError(
             f"tokenizer file {config_path}: it contradicts {file}: {differs}; load them with transformers, and write "
             "both again with save_pretrained"

@@ -191,7 +191,7 @@ def _text(path: Path) -> str:
 def _template_of(config: Mapping[str, Any], path: Path | None) -> str | None:
     """Return the template in a tokenizer_config.json: a text, or the default of several named ones."""
     template = config.get("chat_template")
-    if isinstance(template, list):
+    if isinstance(template, list) and all(isinstance(item, dict) for item in template):
         named = {item.get("name"): item.get("template") for item in template}
         template = named.get("default")
         if template is None:
