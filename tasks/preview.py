@@ -31,7 +31,8 @@ from tokenloom.tasks.rows.quarantine import PartitionTally
 from tokenloom.tasks.rows.rules import IDS, keep_documents
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import make_reader
-from tokenloom.tasks.sources.files import following_position, naming_source, with_line
+from tokenloom.tasks.sources.files import following_position
+from tokenloom.tasks.sources.reader import naming_source, with_line
 from tokenloom.tokenizers import Tokenizer
 from tokenloom.tokenizers.base import text_bytes
 from tokenloom.wording import shown_bytes

@@ -28,16 +28,9 @@ from tokenloom.tasks.building.input_messages import HELD_OUT
 from tokenloom.tasks.building.inputs import first_rows, recognized_layout
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.base import BadValue, Rows
-from tokenloom.tasks.sources.files import (
-    compression,
-    input_bytes,
-    is_local,
-    naming_source,
-    open_decompressed,
-    with_urls,
-)
+from tokenloom.tasks.sources.files import compression, input_bytes, is_local, open_decompressed, with_urls
 from tokenloom.tasks.sources.listing import find_files, match
-from tokenloom.tasks.sources.reader import RecordReader
+from tokenloom.tasks.sources.reader import RecordReader, naming_source
 from tokenloom.tasks.sources.values import shown_names
 from tokenloom.wording import counted, first_of, shown_bytes
 

@@ -29,7 +29,7 @@ from tokenloom.tasks.building.check import (
 from tokenloom.tasks.building.inputs import find_inputs
 from tokenloom.tasks.building.plan import Build, row_rules
 from tokenloom.tasks.running.steps import Job
-from tokenloom.tasks.sources.files import with_line
+from tokenloom.tasks.sources.reader import with_line
 from tokenloom.tasks.verify import OpenedVersion, Report
 
 if TYPE_CHECKING:  # pydantic stays out of the worker processes

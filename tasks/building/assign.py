@@ -23,7 +23,7 @@ from tokenloom.storage.work.records import (
 )
 from tokenloom.tasks.building.plan import BuildPlan, partitions_by_source
 from tokenloom.tasks.rows.rules import write_exclusions
-from tokenloom.tasks.sources.files import naming_source, with_line
+from tokenloom.tasks.sources.reader import naming_source, with_line
 from tokenloom.wording import NO_TURN_HINT, counted
 
 

@@ -34,7 +34,8 @@ from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import Rows, SourceReader, make_reader
 from tokenloom.tasks.sources.base import PlaceOf
 from tokenloom.tasks.sources.conversations import WANTED
-from tokenloom.tasks.sources.files import naming_source, sharing_files
+from tokenloom.tasks.sources.files import sharing_files
+from tokenloom.tasks.sources.reader import naming_source
 
 NUM_SAMPLED, SAMPLED_TOKENS = 1000, 1_000_000  # a smaller version is compared whole
 _NUM_RUNS = 10

@@ -13,8 +13,9 @@ from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.stores.urls import is_object
 from tokenloom.tasks.building.inputs import HIDDEN, InputFile, LeftOut
 from tokenloom.tasks.sources import make_reader
-from tokenloom.tasks.sources.files import is_local, naming_source
+from tokenloom.tasks.sources.files import is_local
 from tokenloom.tasks.sources.listing import match
+from tokenloom.tasks.sources.reader import naming_source
 from tokenloom.wording import counted, first_of, shown_bytes
 
 if TYPE_CHECKING:

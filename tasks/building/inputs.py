@@ -27,8 +27,9 @@ from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import Options, Rows, make_reader
 from tokenloom.tasks.sources.base import MASK
 from tokenloom.tasks.sources.columns import path_columns
-from tokenloom.tasks.sources.files import info_of, naming_source, sharing_files
+from tokenloom.tasks.sources.files import info_of, sharing_files
 from tokenloom.tasks.sources.listing import PINNED, FoundFile, LeaveOut
+from tokenloom.tasks.sources.reader import naming_source
 
 if TYPE_CHECKING:
     from tokenloom.spec.build_spec import BuildSpec

@@ -25,7 +25,8 @@ from tokenloom.tasks.rows.rules import ROW_RULES, RowRules, load_transform, read
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import bounded
 from tokenloom.tasks.sources import PartitionRange, make_reader
-from tokenloom.tasks.sources.files import naming_source, sharing_files
+from tokenloom.tasks.sources.files import sharing_files
+from tokenloom.tasks.sources.reader import naming_source
 from tokenloom.tokenizers import ReferenceTokenizer, load_once, pinned_fields
 from tokenloom.tokenizers.fast.proofs import REFERENCE, Choice, Proof, choose
 from tokenloom.tokenizers.fast.tokenizer import SAMPLE, Overlap

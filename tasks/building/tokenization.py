@@ -31,7 +31,8 @@ from tokenloom.tasks.rows.rules import RowRules, keep_documents
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import Rows, make_reader
-from tokenloom.tasks.sources.files import naming_source, sharing_files
+from tokenloom.tasks.sources.files import sharing_files
+from tokenloom.tasks.sources.reader import naming_source
 from tokenloom.tokenizers import Tokenizer
 from tokenloom.tokenizers.base import text_bytes
 from tokenloom.tokenizers.fast.tokenizer import FastTokenizer

@@ -15,7 +15,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
@@ -61,8 +61,6 @@ _UNSUPPORTED = (*_ARCHIVES, ".xz", ".lz4", ".lzma", ".br", ".Z")
 _BUFFER_BYTES = 2**20
 _MAX_SHARED = 3  # files that stay open, each with its blocks: tokens, their index and mask
 _SILENT_SECONDS = 60.0  # without a byte
-_LINE_PLACE = re.compile(r"((?:(?!: |, line \d).)+), line at byte (\d+)")
-_MAX_COUNTED_BYTES, _MAX_FETCHED_BYTES = 2**32, 2**26  # read again to count lines, of a local file and another one
 _PARTIAL, _NO_RANGE = 206, 416  # HTTP status codes
 _CHECKSUMS = ("ETag", "Content-MD5")
 _PREFIX = "tokenloom-web-"
@@ -349,10 +347,13 @@ def with_urls(message: str) -> str:
     return message
 
 
+def _get(filesystem: Any, session: Any, url: str, headers: Mapping[str, str], **options: Any) -> Any:
+    headers = {**filesystem.kwargs.get("headers", {}), "Accept-Encoding": "identity", **headers}
+    return session.get(filesystem.encode_url(url), **{**filesystem.kwargs, "headers": headers, **options})
+
+
 async def _sends_ranges(filesystem: Any, url: str) -> bool:
-    session = await filesystem.set_session()
-    headers = {**filesystem.kwargs.get("headers", {}), "Range": "bytes=0-0", "Accept-Encoding": "identity"}
-    async with session.get(filesystem.encode_url(url), **{**filesystem.kwargs, "headers": headers}) as answer:
+    async with _get(filesystem, await filesystem.set_session(), url, {"Range": "bytes=0-0"}) as answer:
         if answer.status != _NO_RANGE:  # an empty file has none
             answer.raise_for_status()
         return bool(answer.status == _PARTIAL)
@@ -362,58 +363,15 @@ async def _download(filesystem: Any, url: str, file: IO[bytes]) -> None:
     """Write the answer of a web server to a file, decompressed here: aiohttp takes a part of a gzip for all of it."""
     import aiohttp
 
-    session = await filesystem.set_session()
-    options = {
-        **filesystem.kwargs,
-        "headers": {**filesystem.kwargs.get("headers", {}), "Accept-Encoding": "identity"},
-        "timeout": aiohttp.ClientTimeout(total=None, sock_read=_SILENT_SECONDS),
-        "auto_decompress": False,
-    }
-    async with session.get(filesystem.encode_url(url), **options) as answer:
+    timeout, session = aiohttp.ClientTimeout(total=None, sock_read=_SILENT_SECONDS), await filesystem.set_session()
+    async with _get(filesystem, session, url, {}, timeout=timeout, auto_decompress=False) as answer:
         answer.raise_for_status()
-        encoding = answer.headers.get("Content-Encoding", "identity")
-        if encoding == "identity" or url.endswith(".gz"):  # some servers say of a .gz file that they encoded it
-            async for data in answer.content.iter_chunked(_BUFFER_BYTES):
-                file.write(data)
-            return
-        unpack = zlib.decompressobj(wbits=31)
+        encoding, unpack = answer.headers.get("Content-Encoding", "identity"), zlib.decompressobj(wbits=31)
+        is_plain = encoding == "identity" or url.endswith(".gz")  # some servers say of a .gz file that they encoded it
         try:
             async for data in answer.content.iter_chunked(_BUFFER_BYTES):
-                file.write(unpack.decompress(data))
+                file.write(data if is_plain else unpack.decompress(data))
         except zlib.error as error:
             raise InputError(f"{url}: the server sends it as {encoding}, not as gzip; copy the file") from error
-        if not unpack.eof or unpack.unused_data:
+        if not is_plain and (not unpack.eof or unpack.unused_data):
             raise InputError(f"{url}: the server's answer is not one whole gzip stream; copy the file")
-
-
-@contextmanager
-def naming_source(name: str | None) -> Iterator[None]:
-    """Set the source of an InputError raised in the block, unless an inner block has set it, and complete its place.
-
-    `name` is None for files that no spec names yet.
-    """
-    try:
-        yield
-    except InputError as error:
-        error.source = error.source or name
-        error.args = (with_line(error.args[0]), *error.args[1:])
-        raise
-
-
-def with_line(message: str) -> str:
-    """Return a message that begins with the place of a row, with the row's line in JSON and the URL of its file."""
-    if found := _LINE_PLACE.match(message):
-        url, at = found[1], int(found[2])
-        with suppress(InputError, OSError):  # the file may be gone by now
-            if at <= (_MAX_COUNTED_BYTES if is_local(url) else _MAX_FETCHED_BYTES):
-                message = f"{url}, line {_line_at(url, at)} at byte {at}{message[found.end() :]}"
-    return with_urls(message)
-
-
-def _line_at(url: str, position: int) -> int:
-    """Return the number of the line that begins at a byte, from 1."""
-    with open_decompressed(url) as file:
-        num_newlines = at = 0
-        while data := file.read(min(_BUFFER_BYTES, position - at)):
-            num_newlines, at = num_newlines + data.count(b"\n"), at + len(data)
-        return num_newlines + 1

@@ -8,24 +8,30 @@ structs would reorder their keys, and add nulls.
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from tokenloom.errors import BadRow
+from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.row_filter import Comparison, Members, columns_of, holds
 from tokenloom.spec.values import WHOLE_ROW
 from tokenloom.tasks.sources.base import BATCH_BYTES, BadValue, FileRange, Options, PartitionRange, RowBatch, Rows
 from tokenloom.tasks.sources.columns import Columns
+from tokenloom.tasks.sources.files import is_local, open_decompressed, with_urls
 from tokenloom.tasks.sources.filters import is_true
 from tokenloom.tasks.sources.listing import FoundFile, LeaveOut, find_files
 from tokenloom.tasks.sources.values import instead_of_text, is_conversation, json_type, look_up, value_at
 
 _ROW_BYTES, _BAD_ROW_BYTES = 100, 1000  # in memory, beside the text
+_LINE_PLACE = re.compile(r"((?:(?!: |, line \d).)+), line at byte (\d+)")
+_MAX_COUNTED_BYTES, _MAX_FETCHED_BYTES = 2**32, 2**26  # read again to count lines, of a local file and another one
+_READ_BYTES = 2**20
 
 
 class SourceReader(ABC):
@@ -236,3 +242,36 @@ class _Pending:
         _, found = self._found(value, one.column)
         is_of_path = one.column in self._paths and not look_up(value, one.column)[0]
         return is_true(found, one, parses_numbers=self._reader.parses_numbers or is_of_path)
+
+
+@contextmanager
+def naming_source(name: str | None) -> Iterator[None]:
+    """Set the source of an InputError raised in the block, unless an inner block has set it, and complete its place.
+
+    `name` is None for files that no spec names yet.
+    """
+    try:
+        yield
+    except InputError as error:
+        error.source = error.source or name
+        error.args = (with_line(error.args[0]), *error.args[1:])
+        raise
+
+
+def with_line(message: str) -> str:
+    """Return a message that begins with the place of a row, with the row's line in JSON and the URL of its file."""
+    if found := _LINE_PLACE.match(message):
+        url, at = found[1], int(found[2])
+        with suppress(InputError, OSError):  # the file may be gone by now
+            if at <= (_MAX_COUNTED_BYTES if is_local(url) else _MAX_FETCHED_BYTES):
+                message = f"{url}, line {_line_at(url, at)} at byte {at}{message[found.end() :]}"
+    return with_urls(message)
+
+
+def _line_at(url: str, position: int) -> int:
+    """Return the number of the line that begins at a byte, from 1."""
+    with open_decompressed(url) as file:
+        num_newlines = at = 0
+        while data := file.read(min(_READ_BYTES, position - at)):
+            num_newlines, at = num_newlines + data.count(b"\n"), at + len(data)
+        return num_newlines + 1

@@ -37,7 +37,7 @@ from tests.drivers.reading_driver import MAX_BYTES, Children, Outcome
 from tokenloom.errors import BadRow, InputError, TokenloomError, WorkerLost
 from tokenloom.tasks.running import steps
 from tokenloom.tasks.sources import FileRange, Rows, make_reader
-from tokenloom.tasks.sources.files import naming_source
+from tokenloom.tasks.sources.reader import naming_source
 
 MARK = b"\xef\xbb\xbf"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 2183982\n"
