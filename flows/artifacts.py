@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 from tokenloom.flows.store_links import page_url
-from tokenloom.storage.formats.manifest import CATALOGUE, Manifest
-from tokenloom.storage.formats.version_files import GateResult, InputEntry
+from tokenloom.storage.formats.manifest import CATALOGUE, InputEntry, Manifest
 from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.build_record import GateResult
 from tokenloom.storage.versions.published import read_inputs, report_path
 from tokenloom.tasks.building.outcome import notes, outcome_line, reading_lines
 from tokenloom.tasks.building.publish import BuildResult

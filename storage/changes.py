@@ -6,9 +6,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from tokenloom.storage.formats.manifest import Manifest
+from tokenloom.storage.formats.manifest import InputEntry, Manifest
 from tokenloom.storage.formats.records import fields_of
-from tokenloom.storage.formats.version_files import InputEntry
 
 
 @dataclass(frozen=True)

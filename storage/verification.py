@@ -18,12 +18,12 @@ from tokenloom.storage.formats.manifest import (
     MANIFEST,
     MASK,
     QUARANTINE,
+    InputEntry,
     Manifest,
     ShardEntry,
     version_name,
 )
 from tokenloom.storage.formats.records import sha256_of_bytes
-from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import is_published, version_path
 from tokenloom.storage.versions.tags import entry_numbers, entry_path, log

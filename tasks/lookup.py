@@ -22,8 +22,7 @@ from tokenloom.chat.layouts import normalized, recognized
 from tokenloom.errors import BadConversation, InputError, SpecError, message_of
 from tokenloom.storage.formats.document_table import DocumentColumns
 from tokenloom.storage.formats.keys import content_digits, words_of
-from tokenloom.storage.formats.manifest import BUILD, QUARANTINE, ShardEntry
-from tokenloom.storage.formats.version_files import InputEntry
+from tokenloom.storage.formats.manifest import BUILD, QUARANTINE, InputEntry, ShardEntry
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.storage.stores.remote_errors import is_transient, reason_of
 from tokenloom.storage.versions.document_tables import FoundDocument, VersionTables

@@ -10,9 +10,16 @@ from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.formats.manifest import BUILD, MANIFEST, VERSION_PATTERN, Manifest, check_format, read_manifest
+from tokenloom.storage.formats.manifest import (
+    BUILD,
+    MANIFEST,
+    VERSION_PATTERN,
+    InputEntry,
+    Manifest,
+    check_format,
+    read_manifest,
+)
 from tokenloom.storage.formats.records import read_signed
-from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification import (
     Damage,
@@ -25,7 +32,8 @@ from tokenloom.storage.verification import (
     unlisted_files,
 )
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.published import find_build_record, read_inputs, version_path
+from tokenloom.storage.versions.build_record import find_build_record
+from tokenloom.storage.versions.published import read_inputs, version_path
 from tokenloom.storage.versions.references import begun_version, dataset_store, parse_reference
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import Job

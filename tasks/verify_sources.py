@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from tokenloom.chat.conversation import CHAT_RULES, version_chat
 from tokenloom.errors import FormatError, InputError, SpecError, TokenizerError
-from tokenloom.storage.formats.manifest import BUILD, Manifest, given_options
-from tokenloom.storage.formats.version_files import InputEntry, decode_build
+from tokenloom.storage.formats.manifest import BUILD, InputEntry, Manifest, given_options
 from tokenloom.storage.stores.remote_errors import is_transient, reason_of
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification import Damage
+from tokenloom.storage.versions.build_record import decode_build
 from tokenloom.storage.versions.published import read_tokenizer_files, version_path
 from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.tasks.building.check import (

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from tokenloom.errors import FormatError, StoreError, message_of
 from tokenloom.storage.formats.arrays import AnyArray, UInt64s
 from tokenloom.storage.formats.keys import content_digits
-from tokenloom.storage.formats.manifest import FileEntry
-from tokenloom.storage.formats.version_files import InputEntry
+from tokenloom.storage.formats.manifest import FileEntry, InputEntry
 from tokenloom.storage.stores.local_files import file_sha256
 from tokenloom.storage.stores.store import BLOCK_BYTES, Store, StoreFile
 from tokenloom.wording import counted

@@ -158,6 +158,23 @@ class RowCounts:
     kept: Count
 
 
+@dataclass(frozen=True, slots=True)
+class InputEntry:
+    """An input file; `path` is relative to the root of its source."""
+
+    source: str
+    path: str
+    fingerprint: str
+    bytes: Count
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The content of inputs.json."""
+
+    inputs: list[InputEntry]
+
+
 _Tokenizer = Annotated[
     TokenizerEntry,
     Rule(lambda entry: entry.eot_id < entry.vocab_size, "a tokenizer with an eot_id below vocab_size"),

@@ -15,8 +15,7 @@ import numpy as np
 from tokenloom.storage.formats.arrays import UInt64s
 from tokenloom.storage.formats.document_table import DocumentColumns, DocumentTable, Origin
 from tokenloom.storage.formats.keys import order_keys, order_keys_with_duplicates, split_indices
-from tokenloom.storage.formats.manifest import Manifest, ShardEntry
-from tokenloom.storage.formats.version_files import InputEntry
+from tokenloom.storage.formats.manifest import InputEntry, Manifest, ShardEntry
 from tokenloom.storage.stores.store import BLOCK_BYTES, Store
 from tokenloom.storage.versions.published import read_inputs, version_spec
 from tokenloom.storage.versions.stored_shard import StoredShard

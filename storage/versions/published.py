@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 from tokenloom.errors import FormatError, StoreError, VersionDeleted
 from tokenloom.storage.formats.keys import SEED_SPACE
 from tokenloom.storage.formats.manifest import (
-    BUILD,
     INPUTS,
     MANIFEST,
     VERSION_PATTERN,
+    InputEntry,
+    Inputs,
     Manifest,
     ShardEntry,
     read_manifest,
@@ -21,7 +22,6 @@ from tokenloom.storage.stores.store import Store
 
 if TYPE_CHECKING:
     from tokenloom.storage.formats.shard import ShardHeader
-    from tokenloom.storage.formats.version_files import BuildRecord, InputEntry
 
 REPORTS = "reports"
 TOKENIZER = "tokenizer/"  # the names of a version's tokenizer files begin with it
@@ -78,17 +78,6 @@ def load_manifest(store: Store, version: str) -> Manifest:
     return manifest
 
 
-def find_build_record(store: Store, version: str) -> BuildRecord | None:
-    """Return the build.json of a version; None if it is missing or damaged."""
-    from tokenloom.storage.formats.version_files import decode_build  # late: most readers do without it
-
-    path = version_path(version, BUILD)
-    try:
-        return decode_build(store.read_all([path])[0] or b"", path)
-    except FormatError:  # no checksum covers it, and nothing depends on it
-        return None
-
-
 def check_split(reference: str, manifest: Manifest, split: str) -> None:
     """Raise StoreError if the version that `reference` names has no such split."""
     if split not in manifest.splits:
@@ -126,8 +115,6 @@ def read_listed(store: Store, manifest: Manifest, name: str) -> bytes:
 
 def read_inputs(store: Store, manifest: Manifest) -> list[InputEntry]:
     """Return the inputs of a version; errors as read_listed."""
-    from tokenloom.storage.formats.version_files import Inputs  # training does not need its records
-
     place = store.place(version_path(manifest.version, INPUTS))
     return decode_record(Inputs, parse_json(read_listed(store, manifest, INPUTS), place), place).inputs
 

@@ -15,8 +15,8 @@ from tokenloom.errors import FormatError, StoreError, WorkError
 from tokenloom.storage.formats.manifest import ShardEntry
 from tokenloom.storage.formats.records import Record, read_record, sign
 from tokenloom.storage.formats.statistics import DocumentCounts, DocumentStatistics, EncodedCounts
-from tokenloom.storage.formats.version_files import EncoderUse
 from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.build_record import EncoderUse
 
 FOLDER = "work/spills"
 

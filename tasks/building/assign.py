@@ -8,7 +8,7 @@ from tokenloom.errors import InputError
 from tokenloom.spec.row_filter import columns_of, parse_filter
 from tokenloom.storage.formats.keys import equal_part
 from tokenloom.storage.formats.statistics import DocumentCounts, EncodedCounts, added
-from tokenloom.storage.formats.version_files import EncoderUse
+from tokenloom.storage.versions.build_record import EncoderUse
 from tokenloom.storage.work.records import (
     ASSIGNMENT,
     Assignment,

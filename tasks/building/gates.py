@@ -20,8 +20,8 @@ import numpy as np
 from tokenloom.errors import GateFailed, message_of
 from tokenloom.storage.formats.classes import PLAIN_TEXT, ROLE_BITS, learned_classes
 from tokenloom.storage.formats.statistics import ChatCounts, added
-from tokenloom.storage.formats.version_files import GateResult
 from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.build_record import GateResult
 from tokenloom.storage.versions.published import is_published
 from tokenloom.storage.versions.tags import version_before
 from tokenloom.tasks.building.version_facts import VersionFacts, facts_of, sum_by_class

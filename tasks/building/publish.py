@@ -17,18 +17,15 @@ from tokenloom.storage.formats.manifest import (
     INPUTS,
     MANIFEST,
     QUARANTINE,
+    InputEntry,
+    Inputs,
     Manifest,
     SplitEntry,
 )
 from tokenloom.storage.formats.records import canonical_json, sign
 from tokenloom.storage.formats.statistics import DocumentStatistics, added
-from tokenloom.storage.formats.version_files import (
-    BuildRecord,
-    GateResult,
-    InputEntry,
-    Inputs,
-)
 from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.build_record import BuildRecord, GateResult
 from tokenloom.storage.versions.published import (
     TOKENIZER,
     check_lengths,

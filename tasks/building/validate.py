@@ -14,7 +14,8 @@ from tokenloom.storage.formats.classes import PLAIN_TEXT, ROLE_BITS
 from tokenloom.storage.formats.manifest import RowCounts
 from tokenloom.storage.formats.statistics import EncodedCounts, added
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.published import find_build_record, published_versions
+from tokenloom.storage.versions.build_record import find_build_record
+from tokenloom.storage.versions.published import published_versions
 from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.storage.work.records import Assignment, ShardRecord, remove_spills_of
 from tokenloom.tasks.building.check import Difference, Sample, choose_documents, divide_by_input

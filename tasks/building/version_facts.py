@@ -16,11 +16,10 @@ from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.classes import BEGINS, ENDS_TURN, ROLE_BITS, ROLES, learned_classes
 from tokenloom.storage.formats.manifest import QUARANTINE, Manifest, TokenizerEntry
 from tokenloom.storage.formats.statistics import ChatCounts, added
-from tokenloom.storage.formats.version_files import BuildRecord, GateResult
 from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.build_record import BuildRecord, GateResult, find_build_record
 from tokenloom.storage.versions.published import (
     DocumentOptions,
-    find_build_record,
     load_manifest,
     missing_file,
     version_path,

@@ -20,10 +20,10 @@ from tokenloom.storage.formats.manifest import (
     Manifest,
     read_manifest,
 )
-from tokenloom.storage.formats.version_files import BuildRecord, decode_build
 from tokenloom.storage.stores import open_store
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.build_record import BuildRecord, decode_build
 from tokenloom.storage.versions.published import REPORTS, report_path, version_path
 from tokenloom.storage.versions.references import dataset_store
 

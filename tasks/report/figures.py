@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.formats.manifest import MANIFEST, Manifest, read_manifest
+from tokenloom.storage.formats.manifest import MANIFEST, InputEntry, Manifest, read_manifest
 from tokenloom.storage.formats.statistics import DocumentCounts, DocumentStatistics, EncodedCounts, added
-from tokenloom.storage.formats.version_files import InputEntry
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.build_record import find_build_record
 from tokenloom.storage.versions.document_tables import FoundDocument, VersionTables
-from tokenloom.storage.versions.published import find_build_record, load_manifest, version_path
+from tokenloom.storage.versions.published import load_manifest, version_path
 from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.tasks.building.plan import Build
 from tokenloom.tasks.building.version_facts import VersionFacts, facts_of

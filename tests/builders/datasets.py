@@ -15,9 +15,9 @@ from tokenloom.flows.direct import build_directly
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.manifest import BUILD
 from tokenloom.storage.formats.shard import open_shard
-from tokenloom.storage.formats.version_files import BuildRecord, decode_build
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.build_record import BuildRecord, decode_build
 from tokenloom.storage.versions.published import load_manifest, version_path
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.tasks.building.publish import BuildResult

@@ -14,8 +14,8 @@ from tokenloom.spec.blocks import Checks
 from tokenloom.storage.formats.manifest import RowCounts, SplitEntry, read_manifest
 from tokenloom.storage.formats.records import sign
 from tokenloom.storage.formats.statistics import DocumentStatistics, EncodedCounts
-from tokenloom.storage.formats.version_files import BuildRecord, GateResult
 from tokenloom.storage.stores.local import LocalStore
+from tokenloom.storage.versions.build_record import BuildRecord, GateResult
 from tokenloom.tasks.building.gates import gate_results, length_distance
 from tokenloom.tasks.building.version_facts import VersionFacts
 

@@ -21,7 +21,7 @@ from tests.builders.observing import messages_of_builds
 from tokenloom.cli.main import main
 from tokenloom.errors import StoreError
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.formats.manifest import BUILD, Manifest, RowCounts, SplitEntry
+from tokenloom.storage.formats.manifest import BUILD, InputEntry, Manifest, RowCounts, SplitEntry
 from tokenloom.storage.formats.statistics import (
     DocumentCounts,
     DocumentStatistics,
@@ -30,9 +30,9 @@ from tokenloom.storage.formats.statistics import (
     count_lengths,
     length_bins,
 )
-from tokenloom.storage.formats.version_files import GateResult, InputEntry
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.build_record import GateResult
 from tokenloom.storage.versions.published import load_manifest, version_path
 from tokenloom.tasks.building.publish import BuildResult
 from tokenloom.tasks.building.version_facts import VersionFacts

@@ -22,7 +22,7 @@ from tokenloom.reader.samples import SplitSamples
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.classes import ROLE_BITS, ROLES, learned_classes
 from tokenloom.storage.formats.document_table import DocumentColumns, DocumentTable
-from tokenloom.storage.formats.version_files import InputEntry
+from tokenloom.storage.formats.manifest import InputEntry
 from tokenloom.storage.packing.base import ShardPlan
 from tokenloom.storage.versions.published import read_inputs
 from tokenloom.storage.versions.stored_shard import StoredShard

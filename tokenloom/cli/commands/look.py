@@ -12,12 +12,8 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.manifest import NAME_PATTERN, VERSION_PATTERN
 from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.versions import tags
-from tokenloom.storage.versions.published import (
-    find_build_record,
-    is_dataset,
-    published_versions,
-    read_inputs,
-)
+from tokenloom.storage.versions.build_record import find_build_record
+from tokenloom.storage.versions.published import is_dataset, published_versions, read_inputs
 from tokenloom.storage.versions.references import (
     dataset_store,
     datasets_in,

@@ -14,8 +14,8 @@ from tokenloom.errors import StoreError
 from tokenloom.wording import about, counted, described_end, described_tokenizer, shown_bytes
 
 if TYPE_CHECKING:
-    from tokenloom.storage.formats.version_files import GateResult
     from tokenloom.storage.stores.store import Store
+    from tokenloom.storage.versions.build_record import GateResult
     from tokenloom.tasks.building.plan import BuildPlan
     from tokenloom.tasks.preview import Estimate, FirstRows
 
@@ -176,7 +176,7 @@ def _why_not_writable(store: Store) -> str | None:
 
 
 def _print_plan(out: Output, planned: BuildPlan, estimate: Estimate | None, value: Json) -> None:
-    from tokenloom.storage.formats.version_files import GateResult
+    from tokenloom.storage.versions.build_record import GateResult
     from tokenloom.tasks.building.gates import gate_line
     from tokenloom.tasks.building.input_messages import input_messages, left_out_messages
 

@@ -1,28 +1,15 @@
-"""The small files of a version beside its manifest: inputs.json says what went in, build.json how it was built."""
+"""The file build.json of a version, which says how it was built."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tokenloom.storage.formats.records import Count, JsonObject, decode_record, parse_json
+from tokenloom.errors import FormatError
+from tokenloom.storage.formats.manifest import BUILD
+from tokenloom.storage.formats.records import JsonObject, decode_record, parse_json
 from tokenloom.storage.formats.statistics import DocumentStatistics, EncodedCounts
-
-
-@dataclass(frozen=True, slots=True)
-class InputEntry:
-    """An input file; `path` is relative to the root of its source."""
-
-    source: str
-    path: str
-    fingerprint: str
-    bytes: Count
-
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """The content of inputs.json."""
-
-    inputs: list[InputEntry]
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.versions.published import version_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +62,12 @@ class BuildRecord:
 def decode_build(data: bytes, place: str) -> BuildRecord:
     """Return the record in the bytes of build.json; raises FormatError if they are damaged."""
     return decode_record(BuildRecord, parse_json(data, place), place)
+
+
+def find_build_record(store: Store, version: str) -> BuildRecord | None:
+    """Return the build.json of a version; None if it is missing or damaged."""
+    path = version_path(version, BUILD)
+    try:
+        return decode_build(store.read_all([path])[0] or b"", path)
+    except FormatError:  # no checksum covers it, and nothing depends on it
+        return None
