@@ -97,6 +97,16 @@ def test_texts_of_the_store_do_nothing_in_the_catalogue(tmp_path: Path) -> None:
     assert _rows(tmp_path / "store")[0][7] == "damaged: see tokenloom verify"
 
 
+def test_a_version_with_the_manifest_of_another_one_is_listed_as_damaged(tmp_path: Path) -> None:
+    version = build(small_spec(tmp_path)).version
+    store, other = LocalStore(tmp_path / "store/data"), "0" * 16
+    store.replace(version_path(other, "manifest.json"), store.read(version_path(version, "manifest.json")))
+    listed = catalogue.list_versions(store, [version, other], {})
+    assert listed[version].damage is None
+    assert listed[other].manifest is None
+    assert f"it is the manifest of {version}, not of {other}; `tokenloom verify" in str(listed[other].damage)
+
+
 def test_a_catalogue_of_many_versions_lists_those_of_the_last_moves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
