@@ -197,15 +197,15 @@ def _refuse_used(store: Store, version: str, before: float) -> None:
     """Raise _InUse if a tag names a version, or its manifest or plan was not written `before`."""
     if names := tagged_versions(store).get(version):
         raise _InUse(f"tagged {', '.join(names)}")
-    modified = store.modified(version_path(version, MANIFEST))
-    if modified is not None and modified >= before:
+    manifest = store.status(version_path(version, MANIFEST))
+    if manifest is not None and manifest.modified >= before:
         raise _InUse("a build has just published it")
     _refuse_planned(store, version, before)
 
 
 def _refuse_planned(store: Store, version: str, before: float) -> None:
-    modified = store.modified(plan_path(version))
-    if modified is not None and modified >= before:
+    plan = store.status(plan_path(version))
+    if plan is not None and plan.modified >= before:
         raise _InUse("a build has just begun to make it")
 
 

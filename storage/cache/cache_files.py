@@ -20,13 +20,13 @@ import re
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.records import SHA256_PATTERN
-from tokenloom.storage.stores.local_files import descriptor_of_regular, replace_file
+from tokenloom.storage.stores.local_files import descriptor_of_regular, replace_file, translate_errors
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -101,20 +101,9 @@ def is_full(error: OSError) -> bool:
     return error.errno in _FULL
 
 
-@contextmanager
-def translate_cache_errors(folder: Path) -> Iterator[None]:
-    """Raise an OSError in the cache at `folder` as a StoreError with reason and next step."""
-    try:
-        yield
-    except StoreError:
-        raise
-    except OSError as error:
-        refused = "give this user permission to write there, or " if isinstance(error, PermissionError) else ""
-        advice = "free space there, or " if is_full(error) else refused
-        raise StoreError(
-            f"{folder}: the cache can't be used: {error.strerror or error}; {advice}set TOKENLOOM_CACHE to "
-            "another folder"
-        ) from error
+def translate_cache_errors(folder: Path) -> AbstractContextManager[None]:
+    """Raise an OSError in the cache at `folder` as a StoreError; see translate_errors."""
+    return translate_errors(folder, "written", ", or set TOKENLOOM_CACHE to another folder")
 
 
 class CacheFiles:

@@ -143,14 +143,16 @@ def runs_of(blocks: Iterable[int], block_bytes: int) -> list[range]:
     return [range(*run) for run in join_ranges(((block, block + 1) for block in blocks), 0, longest)]
 
 
-def download_run(request: ShardRequest, checksums: ShardBlocks, run: range, count: Callable[[str, int], None]) -> bytes:
+def download_run(
+    request: ShardRequest, checksums: ShardBlocks, run: range, count: Callable[[str, int], None] | None = None
+) -> bytes:
     """Return the bytes of neighbouring blocks, downloaded again if they arrive damaged.
 
     Args:
         request: the file that has them.
         checksums: those of its blocks.
         run: the blocks, for one request.
-        count: adds to a counter.
+        count: adds to a counter; None for no counters.
 
     Raises:
         FormatError: a block repeatedly has another checksum.
@@ -163,12 +165,14 @@ def download_run(request: ShardRequest, checksums: ShardBlocks, run: range, coun
             data = request.store.read_range(request.path, start, end)
         except FileNotFoundError as error:
             raise _missing(request.place) from error
-        count("bytes_downloaded", len(data))
+        if count:
+            count("bytes_downloaded", len(data))
         parts = (memoryview(data)[at : at + length] for at in range(0, len(data), length))
         damaged = [block for block, part in zip(run, parts, strict=True) if not checksums.matches(block, part)]
         if not damaged:
             return data
-        count("failed_checks", 1)
+        if count:
+            count("failed_checks", 1)
     raise FormatError(
         f"{request.place}: block {damaged[0]} does not have the checksum in {blocks_name(request.path)}, in "
         f"{MAX_TRANSFERS} downloads; the shard in the store is damaged; restore it"

@@ -16,17 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from tokenloom.errors import FormatError, StoreError
+from tokenloom.errors import FormatError, StoreError, WorkError
 from tokenloom.storage.stores import local_files
-from tokenloom.storage.stores.local_files import (
-    check_exclusive,
-    check_folder,
-    is_file_damage,
-    make_folder,
-    open_regular,
-    translate_read_errors,
-    translate_write_errors,
-)
+from tokenloom.storage.stores.local_files import is_file_damage, open_regular, translate_errors
 from tokenloom.storage.stores.store import STALE_SECONDS, TMP, Store, StoredFile, cut_short
 from tokenloom.wording import locale_advice
 
@@ -77,15 +69,13 @@ class LocalStore(Store):
 
     def check_writable(self) -> None:
         """Raise StoreError if the store cannot be written, or not exclusively; leaves nothing, not even a folder."""
-        with translate_write_errors(self.root):
-            for name in (TMP, "versions", "tags"):
-                self._check_inside(self.local(name))
-                check_folder(self.local(name))
-            check_exclusive(self.local(TMP))
+        with translate_errors(self.root, "written"):
+            local_files.check_exclusive(self.local(TMP))
 
     def free_bytes(self) -> int | None:
         """Return the free bytes of the store's file system, None if unknown."""
-        return local_files.free_bytes(self.root)
+        status = os.statvfs(local_files.existing_parent(self.root))
+        return status.f_bavail * status.f_frsize if status.f_blocks else None  # /proc and the like have no disk
 
     def is_damage(self, error: OSError) -> bool:
         """Return whether an error raised by reading a file means that the file is damaged."""
@@ -95,32 +85,22 @@ class LocalStore(Store):
 
     def exists(self, path: str) -> bool:
         """Return whether `path` is a file or folder."""
-        with translate_read_errors(self.local(path)):
+        with translate_errors(self.local(path)):
             return self.local(path).exists()
 
-    def num_bytes(self, path: str) -> int | None:
-        """Return the length of the file at `path` in bytes, None if there is no file."""
-        status = self._status(path)
-        return status.st_size if status else None
-
-    def modified(self, path: str) -> float | None:
-        """Return when the file at `path` was written, by the clock of its file system; None if it does not exist."""
-        status = self._status(path)
-        return status.st_mtime if status else None
-
-    def _status(self, path: str) -> os.stat_result | None:
-        """Return the status of a regular file, None if there is none."""
+    def status(self, path: str) -> StoredFile | None:
+        """Return the length and time of the regular file at `path`, None if there is none."""
         try:
-            with translate_read_errors(self.local(path)):
+            with translate_errors(self.local(path)):
                 status = self.local(path).stat()
         except FileNotFoundError:
             return None
-        return status if stat.S_ISREG(status.st_mode) else None
+        return StoredFile(status.st_size, status.st_mtime) if stat.S_ISREG(status.st_mode) else None
 
     def names(self, folder: str) -> list[str]:
         """Return the sorted names in `folder`, an empty list if it does not exist."""
         try:
-            with translate_read_errors(self.local(folder)):
+            with translate_errors(self.local(folder)):
                 return sorted(os.listdir(self.local(folder)))
         except FileNotFoundError:
             return []
@@ -129,7 +109,7 @@ class LocalStore(Store):
         """Return the lengths in bytes of the files in `folder`, sorted by name; empty if it does not exist."""
         place = self.local(folder)
         found: dict[str, int] = {}
-        with suppress(FileNotFoundError), translate_read_errors(place), os.scandir(place) as entries:
+        with suppress(FileNotFoundError), translate_errors(place), os.scandir(place) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):  # deleted since the folder was listed
                     if entry.is_file():
@@ -143,7 +123,7 @@ class LocalStore(Store):
         while pending:
             at = pending.pop()
             place = self.local(at)
-            with suppress(FileNotFoundError), translate_read_errors(place), os.scandir(place) as entries:
+            with suppress(FileNotFoundError), translate_errors(place), os.scandir(place) as entries:
                 for entry in entries:
                     path = f"{at}/{entry.name}".lstrip("/")
                     with suppress(FileNotFoundError):  # deleted since the folder was listed
@@ -159,13 +139,13 @@ class LocalStore(Store):
     def read(self, path: str) -> bytes:
         """Return the bytes of the file at `path`; raises FileNotFoundError, StoreError."""
         place = self.local(path)
-        with translate_read_errors(place), open_regular(place) as file:
+        with translate_errors(place), open_regular(place) as file:
             return file.read()
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
         """Return the bytes [start, end) of the file at `path`; errors as `Store.read_range`."""
         place = self.local(path)
-        with translate_read_errors(place), open_regular(place) as file:
+        with translate_errors(place), open_regular(place) as file:
             file.seek(start)
             data = file.read(end - start)
         if len(data) < end - start:
@@ -175,7 +155,7 @@ class LocalStore(Store):
     def blocks(self, path: str) -> Iterator[memoryview]:
         """Yield the file at `path` in blocks of 1 MiB, all in one buffer; errors as `read`."""
         place, buffer = self.local(path), memoryview(bytearray(_BLOCK_BYTES))
-        with translate_read_errors(place), open_regular(place) as file:
+        with translate_errors(place), open_regular(place) as file:
             while num_bytes := file.readinto(buffer):
                 yield buffer[:num_bytes]
 
@@ -186,35 +166,30 @@ class LocalStore(Store):
         with self.writing(path, exclusive=True) as file:
             local_files.write_all(file, data)
 
-    def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        """Write a file or replace an existing one; readers see the old or the new bytes, never a mix."""
-        with self.writing(path, durable=durable) as file:
-            local_files.write_all(file, data)
-
     @contextmanager
     def writing(self, path: str, *, durable: bool = True, exclusive: bool = False) -> Iterator[IO[bytes]]:
         """Open a new file that appears at `path` when the block ends, `exclusive` in place of no other; see `Store`."""
         final, temporaries = self.local(path), self.local(TMP)
-        with translate_write_errors(final):
-            for folder in (final.parent, temporaries):
-                self._check_inside(folder)
-                make_folder(folder)
-            temporary = temporaries / f"{final.name}.{os.urandom(16).hex()}"
-            with local_files.writing_atomically(final, temporary, durable=durable, exclusive=exclusive) as file:
-                yield file
+        try:
+            with translate_errors(final, "written"):
+                for folder in (final.parent, temporaries):
+                    local_files.make_folder(folder)
+                temporary = temporaries / f"{final.name}.{os.urandom(16).hex()}"
+                with local_files.writing_atomically(final, temporary, durable=durable, exclusive=exclusive) as file:
+                    yield file
+        except FileNotFoundError as error:  # another program has deleted work/
+            raise WorkError(str(final)) from error
 
     def remove(self, path: str) -> None:
         """Delete the file at `path` if it exists."""
         final = self.local(path)
-        with translate_write_errors(final):
-            self._check_inside(final.parent)
+        with translate_errors(final, "written"):
             final.unlink(missing_ok=True)
 
     def remove_empty_folders(self, folder: str) -> None:
         """Delete `folder` and the folders below it, as far as they hold no file."""
         final = self.local(folder)
-        with translate_write_errors(final):
-            self._check_inside(final)
+        with translate_errors(final, "written"):
             for place, _, _ in os.walk(final, topdown=False):
                 with suppress(FileNotFoundError, NotADirectoryError):
                     _remove_if_empty(place)
@@ -228,15 +203,6 @@ class LocalStore(Store):
                 found = self.local(path).lstat()
                 if stat.S_ISREG(found.st_mode) and found.st_mtime < before:
                     self.remove(path)
-
-    def _check_inside(self, folder: Path) -> None:
-        """Raise StoreError if a link in the dataset's folder leads out of it; the folder itself may be a link."""
-        real = os.path.realpath(folder)
-        if not Path(real).is_relative_to(os.path.realpath(self.root)):
-            raise StoreError(
-                f"{folder}: a link in {self.root} leads out of it, to {real}, where tokenloom writes and deletes "
-                "nothing; replace the link with a folder and run the same command again"
-            )
 
 
 def _remove_if_empty(folder: str) -> None:

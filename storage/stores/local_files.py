@@ -7,10 +7,10 @@ import io
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import IO, TYPE_CHECKING
 
-from tokenloom.errors import StoreError, WorkError
+from tokenloom.errors import StoreError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -33,18 +33,16 @@ _LOST_MOUNT = (  # of a network or FUSE file system
     errno.ECONNREFUSED,
     errno.ECONNRESET,
 )
-_NO_PERMISSION = (errno.EACCES, errno.EPERM)
-_NOT_DAMAGE = (*_LOST_MOUNT, *_NO_PERMISSION, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_NOT_DAMAGE = (*_LOST_MOUNT, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _ADVICE = {
     **dict.fromkeys(_LOST_MOUNT, "check that its file system is mounted"),
     errno.ENOSPC: "free space on that file system",
     errno.EDQUOT: "free space or raise the quota",
-    errno.EROFS: "the file system is read-only: make it writable or choose another store,",
-    errno.EACCES: "give this user permission to write there, or choose another store",
-    errno.EPERM: "give this user permission to write there, or choose another store",
+    errno.EROFS: "make it writable or choose another store",
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "give this user the permission, or choose another folder"),
     errno.ENOTDIR: "a file is in the place of a folder: choose another store",
     errno.ENOTSUP: "two builds could publish the same name there: choose a store on another file system, or the URL of "
-    "the bucket (gs://, s3://) that is mounted there,",
+    "the bucket (gs://, s3://) that is mounted there",
     errno.EXDEV: "work/ and versions/ of a dataset must be on one file system",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENFILE: "raise the system's limit of open files",
@@ -202,39 +200,18 @@ def name_exclusively(source: Path, final: Path) -> None:
             beside.unlink(missing_ok=True)
 
 
-def check_folder(folder: Path) -> None:
-    """Raise OSError if no file can be created in `folder` or, while it does not exist, in its nearest parent."""
-    existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
-    if not existing.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(existing))
-    import tempfile  # a reader does not need it
-
-    try:
-        with tempfile.TemporaryFile(dir=existing):  # without a name where the file system supports it
-            pass
-    except FileNotFoundError as error:  # a place such as /proc, where no file can be created
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(existing)) from error
-
-
 def check_exclusive(folder: Path) -> None:
     """Raise OSError unless files can be named exclusively in `folder` or its nearest parent; leaves no file there."""
-    probe = _existing(folder) / f".tokenloom.{os.urandom(16).hex()}"
+    probe = existing_parent(folder) / f".tokenloom.{os.urandom(16).hex()}"
     final = probe.with_name(f"{probe.name}.linked")
     try:
         probe.touch(exist_ok=False)
         name_exclusively(probe, final)
+    except FileNotFoundError as error:  # a place such as /proc, where no file can be created
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder)) from error
     finally:
         for path in (probe, final):
             path.unlink(missing_ok=True)
-
-
-def free_bytes(path: Path) -> int | None:
-    """Return the free bytes of the file system of `path`, which need not exist yet; None if unknown."""
-    try:
-        status = os.statvfs(_existing(path))
-    except OSError:
-        return None
-    return status.f_bavail * status.f_frsize if status.f_blocks else None  # /proc and the like have no disk
 
 
 def describe_file_system(path: Path) -> str:
@@ -242,7 +219,7 @@ def describe_file_system(path: Path) -> str:
 
     Example: "file system /mnt/data, 0 bytes free"
     """
-    real = _existing(path).resolve()
+    real = existing_parent(path).resolve()
     mount = next(folder for folder in (real, *real.parents) if os.path.ismount(folder))
     try:
         status = os.statvfs(mount)
@@ -252,58 +229,42 @@ def describe_file_system(path: Path) -> str:
     return f"file system {mount}, {status.f_bavail * status.f_frsize:,} bytes free{no_files}"
 
 
-def _existing(path: Path) -> Path:
+def existing_parent(path: Path) -> Path:
+    """Return `path` if it exists, else the nearest of its parents that does."""
     return next(folder for folder in (path, *path.parents) if os.path.exists(folder))
 
 
 @contextmanager
-def translate_write_errors(path: Path) -> Iterator[None]:
-    """Raise a failure to write the store's file `path` as a StoreError with reason and next step.
+def translate_errors(path: Path, verb: str = "read", remedy: str = "") -> Iterator[None]:
+    """Raise an OSError about a local file or folder as a StoreError with the reason and the next step.
 
-    A missing folder is raised as a WorkError: all temporary files are in work/, which something else has deleted.
+    FileNotFoundError and FileExistsError stay as they are. A read below a file in place of a folder finds no file.
+
+    Args:
+        path: the file or folder, for messages.
+        verb: the operation that fails: "read" or "written".
+        remedy: another next step.
     """
     try:
         yield
-    except (FileExistsError, StoreError):
+    except (FileExistsError, FileNotFoundError, StoreError):
         raise
-    except FileNotFoundError as error:
-        raise WorkError(str(path)) from error
     except OSError as error:
-        raise _not_written(path, error, _advice(error, "correct the cause")) from error
+        if verb == "read" and isinstance(error, NotADirectoryError):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from error
+        advice = _ADVICE.get(error.errno or 0, "correct the cause")
+        raise StoreError(
+            f"{path}: can't be {verb}: {error.strerror or error} ({describe_file_system(path)}); {advice}{remedy}, and "
+            "run the same command again"
+        ) from error
 
 
-@contextmanager
-def translate_temporary_errors() -> Iterator[None]:
-    """Raise a failure to write a temporary file in TMPDIR as a StoreError with reason and next step."""
+def translate_temporary_errors() -> AbstractContextManager[None]:
+    """Raise an OSError about a temporary file in TMPDIR as a StoreError; see translate_errors."""
     import tempfile  # a reader of a local store does not need it
     from pathlib import Path
 
-    folder = Path(tempfile.gettempdir())
-    try:
-        yield
-    except (FileExistsError, StoreError):
-        raise
-    except OSError as error:
-        is_missing = isinstance(error, FileNotFoundError)
-        if is_missing and folder.is_dir():  # another file is missing
-            raise
-        advice = "create this folder" if is_missing else _advice(error, "correct the cause")
-        raise _not_written(folder, error, f"{advice}, or set TMPDIR to another folder,") from error
-
-
-@contextmanager
-def translate_read_errors(path: Path) -> Iterator[None]:
-    """Raise a failure to read `path` as a StoreError, a missing file as FileNotFoundError."""
-    try:
-        yield
-    except (FileNotFoundError, StoreError):
-        raise
-    except NotADirectoryError as error:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from error
-    except OSError as error:
-        is_permitted = error.errno not in _NO_PERMISSION
-        advice = _advice(error, "correct the cause") if is_permitted else "give this user permission to read it"
-        raise StoreError(f"{path}: can't be read: {error.strerror or error}; {advice}") from error
+    return translate_errors(Path(tempfile.gettempdir()), "written", ", or set TMPDIR to another folder")
 
 
 def is_file_damage(error: OSError) -> bool:
@@ -312,14 +273,3 @@ def is_file_damage(error: OSError) -> bool:
     It does not if this process lacks permission, descriptors or memory, or if a mount is lost.
     """
     return getattr(error.__cause__ or error, "errno", None) not in _NOT_DAMAGE
-
-
-def _advice(error: OSError, default: str) -> str:
-    return _ADVICE.get(error.errno or 0, default)
-
-
-def _not_written(path: Path, error: OSError, advice: str) -> StoreError:
-    return StoreError(
-        f"{path}: can't be written: {error.strerror or error} ({describe_file_system(path)}). Nothing "
-        f"incomplete is visible; {advice} and run the same command again"
-    )

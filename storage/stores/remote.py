@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.local_files import translate_temporary_errors
 from tokenloom.storage.stores.remote_calls import call, no_bucket
 from tokenloom.storage.stores.remote_errors import SECRET_URL, redacted
@@ -82,10 +81,10 @@ class RemoteStore(Store):
         """Return whether `path` is a file or folder."""
         return self._info(path) is not None
 
-    def num_bytes(self, path: str) -> int | None:
-        """Return the length of the file at `path` in bytes, None if there is no file."""
+    def status(self, path: str) -> StoredFile | None:
+        """Return the length of the file at `path` and when it was written; None if there is no file."""
         info = self._info(path)
-        return int(info["size"]) if info and info["type"] == "file" else None
+        return _stored(info) if info and info["type"] == "file" else None
 
     def names(self, folder: str) -> list[str]:
         """Return the sorted names in `folder`, never from a cache; an empty list if it does not exist."""
@@ -96,19 +95,10 @@ class RemoteStore(Store):
         found = self._listed(folder)
         return {path.rpartition("/")[2]: int(info["size"]) for path, info in found.items() if info["type"] == "file"}
 
-    def modified(self, path: str) -> float | None:
-        """Return when the file at `path` was written, by the store's clock; None if it does not exist."""
-        info = self._info(path)
-        return _modified_of(info) if info and info["type"] == "file" else None
-
     def files_below(self, folder: str) -> dict[str, StoredFile]:
         """Return all files in `folder` and below, by path, sorted; one request for each 1000 of them on S3."""
         found = self._listed(folder, deep=True)
-        return {
-            path: StoredFile(int(info["size"]), _modified_of(info))
-            for path, info in found.items()
-            if info["type"] == "file"
-        }
+        return {path: _stored(info) for path, info in found.items() if info["type"] == "file"}
 
     def _info(self, path: str) -> Info | None:
         """Return fsspec's info of `path` ("size", "type" and the store's own fields), None if it does not exist."""
@@ -209,11 +199,6 @@ class RemoteStore(Store):
             return dict(call(place, "metadata", place) or {})
         return dict(call(place, "info", place).get("metadata") or {})
 
-    def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        """Write a file or replace an existing one; readers see the old or the new bytes, never a mix."""
-        with self.writing(path, durable=durable) as file:
-            local_files.write_all(file, data)
-
     @contextlib.contextmanager
     def writing(self, path: str, *, durable: bool = True) -> Iterator[IO[bytes]]:
         """Open a temporary file in TMPDIR; it is uploaded to `path` when the block ends without an error.
@@ -232,10 +217,7 @@ class RemoteStore(Store):
             except FileNotFoundError as error:
                 if os.path.exists(file.name):
                     raise no_bucket(place) from error
-                raise StoreError(
-                    f"{file.name}: the temporary file was deleted during its upload to {place}; keep files in TMPDIR "
-                    "while a build runs, or set TMPDIR to another folder, and run the same command again"
-                ) from error
+                raise StoreError(f"{file.name}: deleted during its upload; run the same command again") from error
         finally:
             Path(file.name).unlink(missing_ok=True)
 
@@ -302,6 +284,7 @@ def _check_url(root: str) -> None:
         )
 
 
-def _modified_of(info: Info) -> float:
-    """Return when a file was written by fsspec's info of it, in seconds since 1970."""
-    return float(next(info[name] for name in _MODIFIED_KEYS if info.get(name)).timestamp())
+def _stored(info: Info) -> StoredFile:
+    """Return the length and time of a file by fsspec's info of it."""
+    modified = next(info[name] for name in _MODIFIED_KEYS if info.get(name))
+    return StoredFile(int(info["size"]), float(modified.timestamp()))

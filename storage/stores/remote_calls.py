@@ -26,7 +26,6 @@ from tokenloom.storage.stores.remote_errors import (
     chain_of,
     is_bucket_missing,
     is_ending,
-    is_unexplained,
     kind_of,
     misdirection_of,
     reason_of,
@@ -89,7 +88,12 @@ def _translated(error: Exception, place: str, doing: str) -> Exception:
     if kind == "shorter":
         return FormatError(f"{place}: it is shorter than the range that was read: it was cut short; restore it")
     if kind == "forbidden":
-        return _forbidden(place, reason, doing, is_unexplained(error))
+        verb = "read" if doing == "read" else "write"
+        return StoreError(
+            f"{place}: no permission to {verb} it, or no credentials, or they are wrong or have expired, or the clock "
+            f"of this machine is wrong ({reason}); set credentials of a user who may {verb} it in the "
+            f"environment, for {scheme_of(place)}:// {remote_kind(place).credentials}"
+        )
     if kind == "transient" and (misdirected := misdirection_of(error)):
         return StoreError(
             f"{place}: no store answers at its endpoint ({reason_of(misdirected)}); {_credentials_first(place)}"
@@ -102,20 +106,6 @@ def _translated(error: Exception, place: str, doing: str) -> Exception:
         )
     named = _named_endpoint(place)
     return StoreError(f"{place}: can't be {doing} ({reason}); check the URL" + (f"; {named}" if named else ""))
-
-
-def _forbidden(place: str, reason: str, doing: str, is_unexplained: bool) -> StoreError:
-    verb, verbs = ("read", "list and read") if doing == "read" else ("write", "read and write")
-    why = f"no permission to {verb} it, or no credentials ({reason})"
-    if is_unexplained:
-        why = (
-            f"the store refused the request and did not say why ({reason}): the credentials have expired or are "
-            f"wrong, the clock of this machine is wrong, or there is no permission to {verb} it"
-        )
-    return StoreError(
-        f"{place}: {why}; set credentials of a user who may {verbs} that store in the environment, "
-        f"for {scheme_of(place)}:// {remote_kind(place).credentials}"
-    )
 
 
 def _credentials_first(place: str) -> str:

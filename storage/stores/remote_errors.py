@@ -88,8 +88,6 @@ _CODES: dict[str, Kind] = {  # of S3, all with HTTP status 400
     **dict.fromkeys(("BadDigest", "IncompleteBody", "RequestTimeout", "XAmzContentSHA256Mismatch"), "transient"),
     **dict.fromkeys(("ExpiredToken", "InvalidToken", "TokenRefreshRequired"), "forbidden"),
 }
-#: texts of gcsfs for an answer without a body
-_SILENT = re.compile(r"(?:Forbidden: [^\n]*|Bad Request)?(?:\s|, 40[03])*")
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _GOOGLE_BUCKET = re.compile(r"(^|/)b/[^/]+/o$")  # the URL of a listing: all that the library reports
 _TRANSIENT_ERRNOS = {
@@ -143,13 +141,12 @@ def kind_of(error: BaseException) -> Kind:
     for link in chain_of(error):
         if kind := _CODES.get(_code(link)):
             return kind
-    if is_unexplained(error):
-        return "forbidden"
     for link in chain_of(error):
         status, names = _http_status(link), _names(link)
         if (isinstance(link, FileNotFoundError) and link.__cause__ is None) or status == 404:
             return "missing"  # one with a cause is fsspec's for whatever fails over HTTP
-        if isinstance(link, PermissionError) or status in (401, 403) or names & _FORBIDDEN:
+        is_silent = _code(link) == "400"  # S3 answers HEAD without a body, also of an expired token
+        if isinstance(link, PermissionError) or status in (401, 403) or is_silent or names & _FORBIDDEN:
             return "forbidden"
         if status == 416:
             return "shorter"
@@ -173,25 +170,6 @@ def is_permanent(error: BaseException) -> bool:
 def is_bucket_missing(error: BaseException) -> bool:
     """Return whether an error says that the bucket or container is missing, not only the file."""
     return any(_code(link) in _NO_BUCKET or _GOOGLE_BUCKET.search(text_of(link)) for link in chain_of(error))
-
-
-def is_unexplained(error: BaseException) -> bool:
-    """Return whether a store refused a request with status 400 or 403 and did not say why, as in an answer to HEAD.
-
-    An expired token, a wrong key, a wrong clock and a missing permission all look like this.
-    """
-    refusals = [link for link in chain_of(error) if _http_status(link) in (400, 403)]
-    return bool(refusals) and not any(map(_is_explained, refusals))
-
-
-def _is_explained(error: BaseException) -> bool:
-    """Return whether a refusal says why, or is not of a store that has credentials."""
-    if isinstance(getattr(error, "response", None), dict):
-        return not re.fullmatch("[0-9]*", _code(error))
-    names = _names(error)
-    if "azure.HttpResponseError" in names:
-        return bool(_code(error))
-    return "aiohttp.ClientResponseError" in names or not _SILENT.fullmatch(text_of(error))
 
 
 def is_transient(error: BaseException) -> bool:

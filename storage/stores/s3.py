@@ -106,17 +106,9 @@ def _upload_parts(
             complete = {**target, "MultipartUpload": {"Parts": parts}}
             call(place, "call_s3", "complete_multipart_upload", writes=True, **complete)
         return answers
-    except FileNotFoundError as error:
-        failure: BaseException = error
-        if os.path.exists(path):  # else TMPDIR was deleted
-            failure = StoreError(
-                f"{place}: the store dropped the upload before all parts arrived; check whether a rule of the "
-                "bucket deletes unfinished uploads that early"
-            )
-    except BaseException as error:  # noqa: BLE001  (raised below)
-        failure = error
-    _abort(place, target)  # after the handler, so that its own errors do not name this one
-    raise failure
+    except BaseException:
+        _abort(place, target)
+        raise
 
 
 def _put_parts(place: str, path: str, part_bytes: int, target: dict[str, Any]) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from typing import IO, TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from tokenloom.errors import StoreError
+from tokenloom.storage.stores import local_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,8 +105,16 @@ class Store(ABC):
         """Return whether `path` is a file or folder."""
 
     @abstractmethod
+    def status(self, path: str) -> StoredFile | None:
+        """Return the length of the file at `path` and when it was written; None if there is no file.
+
+        Object stores may round the time down to a second.
+        """
+
     def num_bytes(self, path: str) -> int | None:
         """Return the length of the file at `path` in bytes, None if there is no file."""
+        status = self.status(path)
+        return status.num_bytes if status else None
 
     @abstractmethod
     def names(self, folder: str) -> list[str]:
@@ -116,17 +125,10 @@ class Store(ABC):
         """Return the lengths in bytes of the files in `folder`, sorted by name; empty if it does not exist."""
 
     @abstractmethod
-    def modified(self, path: str) -> float | None:
-        """Return when the file at `path` was written, in seconds since 1970, by the store's clock; None if missing.
-
-        Object stores may round it down to a second. Raises StoreError if the store does not say.
-        """
-
-    @abstractmethod
     def files_below(self, folder: str) -> dict[str, StoredFile]:
         """Return all files in `folder` and in the folders below it, by path in the store, sorted; follows no link.
 
-        Empty if the folder does not exist. Raises StoreError if the store does not say when a file was written.
+        Empty if the folder does not exist.
         """
 
     # ---- reading
@@ -178,9 +180,10 @@ class Store(ABC):
         Raises FileExistsError if the file exists, StoreError if it cannot be written.
         """
 
-    @abstractmethod
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Write a file or replace an existing one; readers see the old or the new bytes, never a mix."""
+        with self.writing(path, durable=durable) as file:
+            local_files.write_all(file, data)
 
     @abstractmethod
     def writing(self, path: str, *, durable: bool = True) -> AbstractContextManager[IO[bytes]]:

@@ -118,6 +118,10 @@ class ExportFormat(ABC):
     """How the documents of a version become files of another trainer. Has no state."""
 
     name: ClassVar[str]
+    file_names: ClassVar[
+        tuple[str, ...]
+    ]  # of a unit: part `index` of `count` of a split; `short` says val, not validation
+    mask_names: ClassVar[tuple[str, ...]] = ()  # of a version with masks, after those
     takes_samples: ClassVar[bool] = False  # its rows may be samples
     keeps_masks: ClassVar[bool] = False
     part_bytes: ClassVar[int] = 0  # most bytes of ids in a unit; 0 for a whole split
@@ -139,10 +143,6 @@ class ExportFormat(ABC):
         others = "olmo, datatrove, mds, litdata or huggingface"
         return [f"{self.name} has no loss masks, so every token is learned; use {others}"]
 
-    @abstractmethod
-    def files(self, facts: VersionFacts, split: str, index: int, count: int) -> tuple[str, ...]:
-        """Return the names of the files of a unit: part `index` of `count` of a split."""
-
     def parts(self, documents: Documents, facts: VersionFacts) -> list[Documents]:
         """Return the documents of a split in parts of at most about `part_bytes` of ids, all of about one size."""
         num_bytes = documents.num_tokens * facts.token_bytes
@@ -150,12 +150,15 @@ class ExportFormat(ABC):
 
     def plan(self, facts: VersionFacts) -> list[ExportUnit]:
         """Return the units; the same ones for the same version and options."""
-        parts = {split: self.parts(documents, facts) for split, documents in facts.splits.items()}
-        return [
-            ExportUnit(split, self.files(facts, split, i, len(found)), part)
-            for split, found in parts.items()
-            for i, part in enumerate(found)
-        ]
+        units = []
+        for split, documents in facts.splits.items():
+            parts = self.parts(documents, facts)
+            known = {"dataset": facts.dataset, "split": split, "short": "val" if split == "validation" else split}
+            for index, part in enumerate(parts):
+                names = self.file_names + self.mask_names * facts.has_masks
+                files = tuple(name.format(index=index, count=len(parts), **known) for name in names)
+                units.append(ExportUnit(split, files, part))
+        return units
 
     @abstractmethod
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Files) -> None:

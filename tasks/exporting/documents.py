@@ -15,10 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.errors import FormatError
-from tokenloom.storage.cache.partial_shard import ShardRequest, read_blocks
+from tokenloom.storage.cache.partial_shard import ShardRequest, download_run, read_blocks
 from tokenloom.storage.formats.arrays import AnyArray, runs_of
-from tokenloom.storage.formats.blocks import ShardBlocks
 from tokenloom.storage.formats.manifest import BLOCKS, MASK, Manifest, ShardEntry, beside
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
@@ -83,13 +81,13 @@ class Documents:
         """Yield the documents in pieces of about 4 MB; report each as written when the next one is asked for."""
         for shard, first, end in self._ranges():
             width, offsets = shard.header.token_bytes, shard.offsets[first : end + 1].astype(np.int64)
-            tokens = _CheckedFile(shard, shard.entry.name)
-            mask = _CheckedFile(shard, beside(shard.entry.name, MASK)) if shard.entry.has_mask else None
+            tokens = _request(shard, shard.entry.name)
+            mask = _request(shard, beside(shard.entry.name, MASK)) if shard.entry.has_mask else None
             for i, j in runs_of(offsets, _PIECE_BYTES // width):
                 a, b = int(offsets[i]), int(offsets[j])
                 places = (shard.header.tokens_start + at * width for at in (a, b))
-                ids = np.frombuffer(tokens.read(*places), shard.header.dtype)
-                classes = np.frombuffer(mask.read(a, b), np.uint8) if mask else None
+                ids = np.frombuffer(_checked_bytes(tokens, *places), shard.header.dtype)
+                classes = np.frombuffer(_checked_bytes(mask, a, b), np.uint8) if mask else None
                 yield Piece(ids, np.diff(offsets[i : j + 1]).astype(np.uint32), classes)
                 report_written(b - a, j - i)
 
@@ -126,31 +124,18 @@ def report_written(num_tokens: int, num_documents: int) -> None:
     progress.report(progress.Advanced(num_tokens=num_tokens, num_documents=num_documents, done=num_tokens))
 
 
-class _CheckedFile:
-    """A shard or its mask, of which each block that is read is compared with its checksum.
+def _request(shard: StoredShard, name: str) -> ShardRequest:
+    """Return the request of a file of a shard: its tokens or its mask."""
+    entry = shard.entry
+    path = version_path(shard.version, name)
+    return ShardRequest(shard.store, path, entry.sha256, entry.bytes, entry.files[BLOCKS].sha256)
 
-    Args:
-        shard: the shard.
-        name: of its file in the version.
-    """
 
-    def __init__(self, shard: StoredShard, name: str) -> None:
-        entry = shard.entry
-        self._shard, self._path = shard, version_path(shard.version, name)
-        self._blocks: ShardBlocks = read_blocks(
-            ShardRequest(shard.store, self._path, entry.sha256, entry.bytes, entry.files[BLOCKS].sha256)
-        )
-
-    def read(self, start: int, end: int) -> memoryview:
-        """Return the bytes [start, end)."""
-        if start == end:
-            return memoryview(b"")
-        needed = self._blocks.covering(start, end)
-        first, last = self._blocks.bounds(needed.start, needed.stop)
-        data = memoryview(self._shard.store.read_range(self._path, first, last))
-        size = self._blocks.block_bytes
-        for i, block in enumerate(needed):
-            if not self._blocks.matches(block, data[i * size : (i + 1) * size]):
-                place = self._shard.store.place(self._path)
-                raise FormatError(f"{place}: the checksum of block {block:,} does not match; the file is damaged")
-        return data[start - first : end - first]
+def _checked_bytes(request: ShardRequest, start: int, end: int) -> memoryview:
+    """Return the bytes [start, end) of a shard or mask, each block of which is compared with its checksum."""
+    if start == end:
+        return memoryview(b"")
+    checksums = read_blocks(request)
+    blocks = checksums.covering(start, end)
+    first, _ = checksums.bounds(blocks.start, blocks.stop)
+    return memoryview(download_run(request, checksums, blocks))[start - first : end - first]

@@ -17,7 +17,6 @@ from tokenloom.storage.formats.arrays import TOKEN_DTYPES, AnyArray
 from tokenloom.tasks.exporting.base import ExportFormat, ExportUnit, Files, Records, Units, VersionFacts, learned_bytes
 from tokenloom.tasks.exporting.documents import Documents
 from tokenloom.tasks.sources import token_formats as formats
-from tokenloom.tasks.sources.base import INDEX, MASK
 
 _NUM_AT_ONCE = 2**19
 _MAX_MEGATRON_LENGTH = 2**31 - 1
@@ -33,12 +32,8 @@ class Megatron(ExportFormat):
     A document is one sequence; its end-of-text id is part of it.
     """
 
-    name = "megatron"
+    name, file_names = "megatron", ("{split}.bin", "{split}.idx")
     num_ids, instead = 2**31, "olmo"
-
-    def files(self, facts: VersionFacts, split: str, index: int, count: int) -> tuple[str, ...]:
-        """See ExportFormat.files."""
-        return f"{split}.bin", f"{split}.idx"
 
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Files) -> None:
         """Write the ids, then the index, with the offsets of one shard in memory."""
@@ -71,6 +66,8 @@ class Olmo(ExportFormat):
     """
 
     name = "olmo"
+    file_names = ("{split}/token_ids_part_{index:04}.npy", "{split}/token_ids_part_{index:04}.csv.gz")
+    mask_names = ("{split}/labels_mask_part_{index:04}.npy",)
     part_bytes = 2**30  # OLMo-core drops the tail of each file, so files are few
     keeps_masks = True
 
@@ -80,12 +77,6 @@ class Olmo(ExportFormat):
             f"on a local path OLMo-core finds documents by the end-of-text id {facts.tokenizer.eot_id:,}, not by the "
             ".csv.gz, unless use_array_if_local=False; a fixed sequence length drops the tail of each file"
         ]
-
-    def files(self, facts: VersionFacts, split: str, index: int, count: int) -> tuple[str, ...]:
-        """See ExportFormat.files."""
-        names = [f"{formats.Olmo.IDS}_part_{index:04}.npy", f"{formats.Olmo.IDS}_part_{index:04}{formats.Olmo.LINES}"]
-        names += [f"{formats.Olmo.MASKS}_part_{index:04}.npy"] * facts.has_masks
-        return tuple(f"{split}/{name}" for name in names)
 
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Files) -> None:
         """Write ids, lines and masks in one pass."""
@@ -111,7 +102,7 @@ class Llmc(ExportFormat):
     has one before each document, and no more tokens.
     """
 
-    name = "llmc"
+    name, file_names = "llmc", ("{dataset}_{short}_{index:06}.bin",)
 
     def losses(self, facts: VersionFacts) -> list[str]:
         """Return the requirements of llm.c, and lost masks."""
@@ -120,10 +111,6 @@ class Llmc(ExportFormat):
             "tokens than ranks x batch x sequence length"
         )
         return [required, *super().losses(facts)]
-
-    def files(self, facts: VersionFacts, split: str, index: int, count: int) -> tuple[str, ...]:
-        """See ExportFormat.files."""
-        return (f"{facts.dataset}_{'val' if split == 'validation' else split}_{index:06}.bin",)
 
     def parts(self, documents: Documents, facts: VersionFacts) -> list[Documents]:
         """Return files of about 100 million tokens."""
@@ -160,17 +147,13 @@ class NanoGpt(ExportFormat):
     hand: tokenloom imports no pickle.
     """
 
-    name = "nanogpt"
+    name, file_names = "nanogpt", ("{short}.bin",)
     num_ids, instead = 2**16, "llmc, olmo or megatron"
 
     def losses(self, facts: VersionFacts) -> list[str]:
         """Return the losses: document boundaries, and masks."""
         eot = f"nanogpt has no document boundaries but the end-of-text id {facts.tokenizer.eot_id:,}"
         return [eot, *super().losses(facts)]
-
-    def files(self, facts: VersionFacts, split: str, index: int, count: int) -> tuple[str, ...]:
-        """See ExportFormat.files."""
-        return (f"{'val' if split == 'validation' else split}.bin",)
 
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Files) -> None:
         """Write the ids."""
@@ -187,14 +170,10 @@ class Datatrove(ExportFormat):
     """SPLIT/00000.ds and the files beside it, which nanotron reads; line 3 of .ds.metadata has the tokens in words."""
 
     name = "datatrove"
+    file_names = ("{split}/{index:05}.ds", "{split}/{index:05}.ds.index", "{split}/{index:05}.ds.metadata")
+    mask_names = ("{split}/{index:05}.ds.loss",)
     part_bytes = 2**30
     keeps_masks = True
-
-    def files(self, facts: VersionFacts, split: str, index: int, count: int) -> tuple[str, ...]:
-        """See ExportFormat.files."""
-        beside = formats.Datatrove.BESIDE
-        suffixes = ("", beside[INDEX], beside[formats.Datatrove.METADATA], *[beside[MASK]] * facts.has_masks)
-        return tuple(f"{split}/{index:05}.ds{suffix}" for suffix in suffixes)
 
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Files) -> None:
         """Write all files in one pass."""

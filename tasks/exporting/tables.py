@@ -121,11 +121,7 @@ def record_batches(unit: ExportUnit, facts: VersionFacts) -> Iterator[pa.RecordB
 class Parquet(TableFormat):
     """SPLIT/00000.parquet and so on: `input_ids`, and `labels` with masks; a row group for each 4 MB of ids."""
 
-    name = "parquet"
-
-    def files(self, facts: VersionFacts, split: str, index: int, count: int) -> tuple[str, ...]:
-        """See ExportFormat.files."""
-        return (f"{split}/{index:05}.parquet",)
+    name, file_names = "parquet", ("{split}/{index:05}.parquet",)
 
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Files) -> None:
         """Write row groups; a dictionary of ids would be longer than they are."""
@@ -142,11 +138,7 @@ class HuggingFace(TableFormat):
     SPLIT/state.json the names of the files; dataset_dict.json names the splits.
     """
 
-    name = "huggingface"
-
-    def files(self, facts: VersionFacts, split: str, index: int, count: int) -> tuple[str, ...]:
-        """See ExportFormat.files."""
-        return (f"{split}/data-{index:05}-of-{count:05}.arrow",)
+    name, file_names = "huggingface", ("{split}/data-{index:05}-of-{count:05}.arrow",)
 
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Files) -> None:
         """Write an Arrow stream."""

@@ -31,7 +31,7 @@ from tests.builders.synthetic_store import (
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.blocks import encode_blocks
 from tokenloom.storage.formats.records import sha256_of_bytes
-from tokenloom.tasks.exporting import chunks, streams
+from tokenloom.tasks.exporting import streams
 from tokenloom.tasks.exporting.export import FORMATS
 
 Documents = list[list[int]]
@@ -102,7 +102,6 @@ def small_parts(patch: pytest.MonkeyPatch) -> None:
         if each.part_bytes:
             patch.setattr(type(each), "part_bytes", 4000)
     patch.setattr(streams, "_LLMC_PART_TOKENS", 2000)
-    patch.setattr(chunks, "PART_BYTES", 4000)
 
 
 def cut(items: NDArray[Any], ends: Sequence[int] | NDArray[Any]) -> list[list[Any]]:

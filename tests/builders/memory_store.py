@@ -57,9 +57,12 @@ class MemoryStore(_WithoutFolder):
         """See Store."""
         return self.place(path) != "" and any(name == path or name.startswith(f"{path}/") for name in self.files)
 
-    def num_bytes(self, path: str) -> int | None:
+    def status(self, path: str) -> StoredFile | None:
         """See Store."""
-        return len(self.files[path][0]) if path in self.files else None
+        if path not in self.files:
+            return None
+        data, modified = self.files[path]
+        return StoredFile(len(data), modified)
 
     def names(self, folder: str) -> list[str]:
         """See Store."""
@@ -71,10 +74,6 @@ class MemoryStore(_WithoutFolder):
         """See Store."""
         found = {name: self.num_bytes(f"{folder}/{name}") for name in self.names(folder)}
         return {name: num_bytes for name, num_bytes in found.items() if num_bytes is not None}
-
-    def modified(self, path: str) -> float | None:
-        """See Store."""
-        return self.files[path][1] if path in self.files else None
 
     def files_below(self, folder: str) -> dict[str, StoredFile]:
         """See Store."""
@@ -174,5 +173,5 @@ def _stepped(name: str) -> Callable[..., Any]:
     return operation
 
 
-_OPERATIONS = {name: _stepped(name) for name in _Stepping.__abstractmethods__}
+_OPERATIONS = {name: _stepped(name) for name in (*_Stepping.__abstractmethods__, "replace")}
 SteppingStore: type[_Stepping] = type("SteppingStore", (_Stepping,), _OPERATIONS)

@@ -168,8 +168,8 @@ class StoreConformance:
         assert {path: file.num_bytes for path, file in found.items()} == {"a/b/c/deep": 10, "a/top": 5}
         everything = store.files_below("")
         assert [path for path in everything if not path.startswith("work")] == ["a/b/c/deep", "a/top", "a2/other", "z"]
-        assert {path: file.modified for path, file in found.items()} == {path: store.modified(path) for path in found}
-        assert (store.modified("a"), store.modified("a/none")) == (None, None)
+        assert found == {path: store.status(path) for path in found}
+        assert (store.status("a"), store.status("a/none")) == (None, None)
 
     def test_files_and_the_folders_they_leave_empty_are_removed(self, store: Store) -> None:
         paths = [f"v/{number % 3}/{number}" for number in range(count(12, 1100))]

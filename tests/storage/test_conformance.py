@@ -102,7 +102,7 @@ class TestS3(ObjectStoreConformance):
     ) -> None:
         monkeypatch.setattr(s3, "PART_BYTES", 5 * MIB)
         s3_proxy.refused = "PUT"  # parts are; beginning and giving up are not
-        with pytest.raises(StoreError, match=r"large: .* no permission to write it"):
+        with pytest.raises(StoreError, match=r"large: no permission to write it"):
             store.replace("a/large", bytes(11 * MIB))
         s3_proxy.refused = ""
         assert unfinished(store) == []

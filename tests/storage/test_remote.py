@@ -217,7 +217,7 @@ def test_an_endpoint_without_a_scheme_is_named(store: RemoteStore, monkeypatch: 
 
 def test_permanent_errors_are_not_retried(store: RemoteStore, s3_proxy: FaultyProxy) -> None:
     s3_proxy.plan("403")
-    with pytest.raises(StoreError, match=r"a/file: .* no permission to read it.*AWS_ACCESS_KEY_ID") as caught:
+    with pytest.raises(StoreError, match=r"a/file: no permission to read it.*AWS_ACCESS_KEY_ID") as caught:
         store.read("a/file")
     assert "a-secret-access-key" not in str(caught.value)
     with pytest.raises(StoreError, match="s3://nowhere: no such bucket"):
@@ -230,21 +230,16 @@ def test_permanent_errors_are_not_retried(store: RemoteStore, s3_proxy: FaultyPr
 def test_a_refusal_that_says_nothing_names_the_credentials_first(
     store: RemoteStore, s3_proxy: FaultyProxy, fault: str
 ) -> None:
-    expected = (
-        r"a/file: the store refused the request and did not say why .*: the credentials have expired or are wrong"
-    )
+    expected = r"a/file: no permission to .*, or no credentials, or they are wrong or have expired"
     reads: list[tuple[str, Callable[[], object]]] = [
         ("HEAD", lambda: store.num_bytes("a/file")),
-        ("HEAD", lambda: store.modified("a/file")),
         ("GET", lambda: store.read("a/file")),
         ("GET", lambda: store.read_range("a/file", 3, 9)),
         ("PUT", lambda: store.replace("a/file", b"data")),
     ]
     for method, request in reads:
         s3_proxy.plan(*[fault] * 3, method=method)  # botocore asks a second time, for the bucket's region
-        with pytest.raises(
-            StoreError, match=f"{expected}, .*clock.*, or there is no permission to .*AWS_ACCESS_KEY_ID"
-        ):
+        with pytest.raises(StoreError, match=f"{expected}, .*clock.*AWS_ACCESS_KEY_ID"):
             request()
         s3_proxy.faults[method].clear()
 
@@ -336,16 +331,9 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_tmpdir_that_does_not_exist_is_named(memory: RemoteStore, temporary: Path) -> None:
-    temporary.rmdir()
-    with pytest.raises(StoreError, match=f"^{temporary}: can't be written: No such file.*set TMPDIR to another"):
-        memory.replace("a/other", b"other")
-    assert memory.names("a") == ["file"]
-
-
 def test_a_tmpdir_that_is_deleted_during_an_upload_is_named(memory: RemoteStore, temporary: Path) -> None:
     with (
-        pytest.raises(StoreError, match=f"^{temporary}/.*: the temporary file was deleted during its upload.*TMPDIR"),
+        pytest.raises(StoreError, match=f"^{temporary}/.*: deleted during its upload"),
         memory.writing("a/other") as file,
     ):
         file.write(b"other")

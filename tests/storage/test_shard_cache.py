@@ -262,8 +262,6 @@ def test_a_full_disk_empties_the_cache(
 def test_a_read_only_cache_is_readable_and_named_in_errors(
     tmp_path: Path, files: list[ShardRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(StoreError, match=r"/proc/self/cache: .*set TOKENLOOM_CACHE to another folder"):
-        ShardCache(Path("/proc/self/cache")).fetch(files[0])
     cache = ShardCache(tmp_path)
     path = cache.fetch(files[0])
 
@@ -273,7 +271,9 @@ def test_a_read_only_cache_is_readable_and_named_in_errors(
     for name in ("pathlib.Path.mkdir", "pathlib.Path.replace", "pathlib.Path.unlink", "os.utime"):
         monkeypatch.setattr(name, refuse)
     assert ShardCache(tmp_path).fetch(files[0]) == path
-    with pytest.raises(StoreError, match=rf"{tmp_path}: .*Permission denied; give this user permission"):
+    with pytest.raises(
+        StoreError, match=rf"{tmp_path}: .*Permission denied .*; give this user the permission.*set TOKENLOOM_CACHE"
+    ):
         cache.fetch(files[1])
 
 
