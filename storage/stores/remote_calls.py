@@ -7,7 +7,6 @@ means; tasks/running/steps.py says who retries what on the levels above.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import threading
@@ -109,8 +108,9 @@ def _translated(error: Exception, place: str, doing: str) -> Exception:
 
 
 def _credentials_first(place: str) -> str:
-    """Return the advice to set credentials if none were found and requests were anonymous, else ""."""
-    if not is_anonymous(system_of(place)):
+    """Return the advice to set credentials if none were found for Google's store and requests were anonymous, or ""."""
+    credentials = getattr(system_of(place), "credentials", None)
+    if getattr(credentials, "method", None) != "anon":
         return ""
     return f"no credentials were found, set {remote_kind(place).credentials}; "
 
@@ -245,6 +245,8 @@ def _check_is_s3(answer: Any) -> None:
 
 def run(system: Any, seconds: float, name: str, *args: Any, **options: Any) -> Any:
     """Call a method of a file system that `system_of` returned; give up after `seconds`, or when the program ends."""
+    import asyncio  # as fsspec does
+
     answer = asyncio.run_coroutine_threadsafe(getattr(system, f"_{name}")(*args, **options), system.loop)
     end = time.monotonic() + seconds
     try:
@@ -261,33 +263,19 @@ def _anonymous_google(kind: RemoteKind, options: dict[str, Any]) -> Any:
 
     The library (gcsfs 2026.8) searches for credentials in four ways, which takes 17 seconds. Here google.auth's own
     search decides.
-
-    Args:
-        kind: Google's.
-        options: the file system's options.
     """
     import fsspec
-
-    configured = [name for scheme in kind.schemes for name in fsspec.config.conf.get(scheme, {})]
-    if "token" in options or configured or "STORAGE_EMULATOR_HOST" in os.environ or _has_google_credentials():
-        return None
-    # Not its subclass, which needs credentials to ask for the kind of a bucket.
-    from gcsfs.core import GCSFileSystem  # type: ignore[import-untyped]
-
-    return GCSFileSystem(token="anon", skip_instance_cache=True, **options)
-
-
-def is_anonymous(system: Any) -> bool:
-    """Return whether a file system of Google's store sends no credentials."""
-    return getattr(getattr(system, "credentials", None), "method", None) == "anon"
-
-
-def _has_google_credentials() -> bool:
     import google.auth
+    from gcsfs.core import GCSFileSystem  # type: ignore[import-untyped]
     from google.auth.exceptions import DefaultCredentialsError
 
+    configured = [name for scheme in kind.schemes for name in fsspec.config.conf.get(scheme, {})]
+    has_login = Path(os.path.expanduser(_GOOGLE_CACHE)).exists()  # also without a home folder
+    if "token" in options or configured or "STORAGE_EMULATOR_HOST" in os.environ or has_login:
+        return None
     try:
         google.auth.default()
     except DefaultCredentialsError:
-        return Path(os.path.expanduser(_GOOGLE_CACHE)).exists()  # also without a home folder
-    return True
+        # Not its subclass, which needs credentials to ask for the kind of a bucket.
+        return GCSFileSystem(token="anon", skip_instance_cache=True, **options)
+    return None
