@@ -111,12 +111,12 @@ def beside(name: str, suffix: str) -> str:
     return name.removesuffix(SHARD) + suffix
 
 
+@dataclass
 class ShardMeasures:
     """Measures the documents of a shard while they are written, and makes its entry."""
 
-    def __init__(self) -> None:
-        self._first_key: str | None = None
-        self._last_key: str | None = None
+    _first_key: str | None = None
+    _last_key: str | None = None
 
     def add(self, rows: AnyArray) -> None:
         """Measure the next documents: their rows in the spills, (n,), in the order of the shard."""

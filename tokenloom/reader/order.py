@@ -73,7 +73,9 @@ def _feistel(value: UInt64s, width: UInt64s, height: UInt64s, key: UInt64s, *, i
     rounds = [(left, width, right), (right, height, left)] * (_ROUNDS // 2)
     for number in reversed(range(_ROUNDS)) if inverse else range(_ROUNDS):
         moved, limit, other = rounds[number]
-        distance = (other + (key + _ROUND_KEYS[number])) * _M1
+        distance = key + _ROUND_KEYS[number]
+        distance += other
+        distance *= _M1
         distance ^= distance >> _32
         distance *= _M2
         distance >>= _32
