@@ -105,13 +105,9 @@ class Concat(Packing):
     name = "concat"
     follows_documents = False
 
-    def count(self, seq_len: int, offsets: UInt64s) -> int:
-        """See Packing."""
-        return max(int(offsets[-1]) - 1, 0) // seq_len
-
     def plan(self, seq_len: int, offsets: UInt64s) -> ShardPlan:
         """See Packing; it takes no memory."""
-        return _TokenPlan(seq_len, self.count(seq_len, offsets))
+        return _TokenPlan(seq_len, int(offsets[-1]))
 
 
 class Document(Packing):
@@ -142,10 +138,10 @@ class _TokenPlan:
     """Samples one after the other, whatever documents they hold."""
 
     seq_len: int
-    num_samples: int
+    num_tokens: int
 
     def __len__(self) -> int:
-        return self.num_samples
+        return max(self.num_tokens - 1, 0) // self.seq_len
 
     def pieces(self, samples: Int64s) -> tuple[Int64s, Int64s, Int64s]:
         starts = np.asarray(samples, dtype=np.int64) * self.seq_len
