@@ -189,7 +189,8 @@ class CsvReader(TextFileReader):
         """See RecordReader.raw_rows."""
         csv.field_size_limit(max(csv.field_size_limit(), _MAX_FIELD))  # has no setting for a single reader
         with open_decompressed(url) as file:
-            text = self._text(url, file)
+            # Bytes that can't be decoded become lone surrogates (PEP 383).
+            text = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
             lines = self._dialect.parse(self._lines(url, text))
             try:
                 names, rows = self._named(url, (row for row in lines if row))  # a blank line is not a row
@@ -202,10 +203,6 @@ class CsvReader(TextFileReader):
                 ) from error
             finally:
                 text.detach()
-
-    def _text(self, url: str, file: IO[bytes]) -> io.TextIOWrapper:
-        """Return a file as text; bytes that can't be decoded become lone surrogates (PEP 383)."""
-        return io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
 
     def _lines(self, url: str, text: io.TextIOWrapper) -> Iterator[str]:
         while line := text.readline(_MAX_FIELD):

@@ -51,7 +51,6 @@ class Reader(SourceReader):
 
     def __init__(self, options: Options, columns: Columns | None = None) -> None:
         self.columns = columns or Columns(options)
-        self._skips = options.get("on_error") == "skip"
         self._max_bytes = int(options.get("max_bytes", 0))
         self._footer: tuple[str, pq.FileMetaData] | None = None  # the last file's: slow to parse
 
