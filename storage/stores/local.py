@@ -7,7 +7,6 @@ files (spills and their records) are not synced: their checksums show damage.
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 import time
@@ -18,7 +17,7 @@ from typing import IO
 
 from tokenloom.errors import FormatError, StoreError, WorkError
 from tokenloom.storage.stores import local_files
-from tokenloom.storage.stores.local_files import is_file_damage, open_regular, translate_errors
+from tokenloom.storage.stores.local_files import NOT_DAMAGE, open_regular, translate_errors
 from tokenloom.storage.stores.store import STALE_SECONDS, TMP, Store, StoredFile, cut_short
 from tokenloom.wording import locale_advice
 
@@ -79,7 +78,7 @@ class LocalStore(Store):
 
     def is_damage(self, error: OSError) -> bool:
         """Return whether an error raised by reading a file means that the file is damaged."""
-        return is_file_damage(error)
+        return getattr(error.__cause__ or error, "errno", None) not in NOT_DAMAGE
 
     # ---- listing
 
@@ -104,17 +103,6 @@ class LocalStore(Store):
                 return sorted(os.listdir(self.local(folder)))
         except FileNotFoundError:
             return []
-
-    def lengths(self, folder: str) -> dict[str, int]:
-        """Return the lengths in bytes of the files in `folder`, sorted by name; empty if it does not exist."""
-        place = self.local(folder)
-        found: dict[str, int] = {}
-        with suppress(FileNotFoundError), translate_errors(place), os.scandir(place) as entries:
-            for entry in entries:
-                with suppress(FileNotFoundError):  # deleted since the folder was listed
-                    if entry.is_file():
-                        found[entry.name] = entry.stat().st_size
-        return dict(sorted(found.items()))
 
     def files_below(self, folder: str) -> dict[str, StoredFile]:
         """Return all files in `folder` and below, by path, sorted; a link is a file of its own."""
@@ -188,26 +176,11 @@ class LocalStore(Store):
 
     def remove_empty_folders(self, folder: str) -> None:
         """Delete `folder` and the folders below it, as far as they hold no file."""
-        final = self.local(folder)
-        with translate_errors(final, "written"):
-            for place, _, _ in os.walk(final, topdown=False):
-                with suppress(FileNotFoundError, NotADirectoryError):
-                    _remove_if_empty(place)
+        for place, _, _ in os.walk(self.local(folder), topdown=False):
+            with suppress(OSError):  # it has files, or stays as an empty folder
+                os.rmdir(place)
 
     def remove_stale_temporaries(self) -> None:
         """Delete what killed processes left in work/tmp more than a day ago."""
         before = time.time() - STALE_SECONDS
-        for name in self.names(TMP):
-            path = f"{TMP}/{name}"
-            with suppress(FileNotFoundError):  # its writer has just renamed it
-                found = self.local(path).lstat()
-                if stat.S_ISREG(found.st_mode) and found.st_mtime < before:
-                    self.remove(path)
-
-
-def _remove_if_empty(folder: str) -> None:
-    try:
-        os.rmdir(folder)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
+        self.remove_files([path for path, file in self.files_below(TMP).items() if file.modified < before])

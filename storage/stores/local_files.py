@@ -33,7 +33,8 @@ _LOST_MOUNT = (  # of a network or FUSE file system
     errno.ECONNREFUSED,
     errno.ECONNRESET,
 )
-_NOT_DAMAGE = (*_LOST_MOUNT, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+#: errors that do not mean damage: no permission, no descriptors or memory, a lost mount
+NOT_DAMAGE = (*_LOST_MOUNT, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _ADVICE = {
     **dict.fromkeys(_LOST_MOUNT, "check that its file system is mounted"),
     errno.ENOSPC: "free space on that file system",
@@ -265,11 +266,3 @@ def translate_temporary_errors() -> AbstractContextManager[None]:
     from pathlib import Path
 
     return translate_errors(Path(tempfile.gettempdir()), "written", ", or set TMPDIR to another folder")
-
-
-def is_file_damage(error: OSError) -> bool:
-    """Return whether a failure to read a local file means that the file is damaged.
-
-    It does not if this process lacks permission, descriptors or memory, or if a mount is lost.
-    """
-    return getattr(error.__cause__ or error, "errno", None) not in _NOT_DAMAGE

@@ -120,9 +120,10 @@ class Store(ABC):
     def names(self, folder: str) -> list[str]:
         """Return the sorted names in `folder`, an empty list if it does not exist."""
 
-    @abstractmethod
     def lengths(self, folder: str) -> dict[str, int]:
         """Return the lengths in bytes of the files in `folder`, sorted by name; empty if it does not exist."""
+        found = {name: self.num_bytes(f"{folder}/{name}".lstrip("/")) for name in self.names(folder)}
+        return {name: num_bytes for name, num_bytes in found.items() if num_bytes is not None}
 
     @abstractmethod
     def files_below(self, folder: str) -> dict[str, StoredFile]:

@@ -7,7 +7,6 @@ them again, so a killed export continues where it was; until its end, BEGUN iden
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from contextlib import ExitStack
@@ -16,11 +15,11 @@ from typing import TypedDict
 
 import xxhash
 
-from tokenloom.errors import FormatError, SpecError, StoreError, message_of
+from tokenloom.errors import SpecError, StoreError, message_of
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.classes import learned_classes, parse_policy
 from tokenloom.storage.formats.manifest import Manifest, given_options
-from tokenloom.storage.formats.records import JsonObject, canonical_json, fields_of, read_record, sign
+from tokenloom.storage.formats.records import JsonObject, fields_of, read_record, sign
 from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.stores.local_files import sync_folder, syncing
 from tokenloom.storage.stores.store import TMP
@@ -164,15 +163,13 @@ def _written_to(destination: Store, dataset: Store) -> Store:
 
 
 def _identity(manifest: Manifest, name: str, facts: VersionFacts) -> JsonObject:
-    identity = {
+    return {
         "export_format": _SUMMARY_FORMAT,
         "dataset": manifest.dataset,
         "version": manifest.version,
         "format": name,
         "options": given_options(fields_of(facts.options) | {"splits": list(facts.splits)}),
     }
-    found: JsonObject = json.loads(canonical_json(identity))
-    return found
 
 
 def _facts(store: Store, manifest: Manifest, splits: list[str], options: ExportOptions) -> VersionFacts:
@@ -225,10 +222,7 @@ def find_complete(export: Export) -> dict[str, FileRecord] | None:
         data = final.read(SUMMARY)
     except FileNotFoundError:
         return None
-    try:
-        found = read_record(data, final.place(SUMMARY), _Summary)
-    except FormatError as error:
-        raise StoreError(f"{message_of(error)}; delete {final.root} and export again") from error
+    found = read_record(data, final.place(SUMMARY), _Summary)
     if found.export != export.identity:
         raise SpecError(f"{final.root}: another export is there, see {SUMMARY}; give another destination")
     for name, record in found.files.items():

@@ -70,11 +70,6 @@ class MemoryStore(_WithoutFolder):
         self.place(folder)
         return sorted({name.removeprefix(prefix).split("/")[0] for name in self.files if name.startswith(prefix)})
 
-    def lengths(self, folder: str) -> dict[str, int]:
-        """See Store."""
-        found = {name: self.num_bytes(f"{folder}/{name}") for name in self.names(folder)}
-        return {name: num_bytes for name, num_bytes in found.items() if num_bytes is not None}
-
     def files_below(self, folder: str) -> dict[str, StoredFile]:
         """See Store."""
         prefix = f"{folder}/" if folder else ""
@@ -173,5 +168,5 @@ def _stepped(name: str) -> Callable[..., Any]:
     return operation
 
 
-_OPERATIONS = {name: _stepped(name) for name in (*_Stepping.__abstractmethods__, "replace")}
+_OPERATIONS = {name: _stepped(name) for name in (*_Stepping.__abstractmethods__, "lengths", "replace")}
 SteppingStore: type[_Stepping] = type("SteppingStore", (_Stepping,), _OPERATIONS)
