@@ -253,11 +253,11 @@ def translate_errors(path: Path, verb: str = "read", remedy: str = "") -> Iterat
     except OSError as error:
         if verb == "read" and isinstance(error, NotADirectoryError):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from error
-        advice = _ADVICE.get(error.errno or 0, "correct the cause")
-        raise StoreError(
-            f"{path}: can't be {verb}: {error.strerror or error} ({describe_file_system(path)}); {advice}{remedy}, and "
-            "run the same command again"
-        ) from error
+        message = f"{path}: can't be {verb}: {error.strerror or error}"
+        advice = _ADVICE.get(error.errno or 0, "correct the cause") + remedy
+        if verb == "written":
+            message, advice = f"{message} ({describe_file_system(path)})", f"{advice}, and run the same command again"
+        raise StoreError(f"{message}; {advice}") from error
 
 
 def translate_temporary_errors() -> AbstractContextManager[None]:
