@@ -1,6 +1,6 @@
 """The Prefect flows `build-dataset` and `build-a-spec-file`, which publish versions of token shards.
 
-Prefect caches nothing. Only the store decides what exists: a step that finds its valid result returns at once. A run of
+Prefect caches nothing. Only the store decides what exists: a build makes what is not there yet. A run of
 build-a-spec-file reads a file again that a team reviews, and its form needs one line of text: Prefect's form can't save
 a schedule whose parameters are a whole spec. Both emit an event when a version is published, and when the build fails.
 """

@@ -252,7 +252,8 @@ class DocumentTable:
 
     @cached_property
     def _keys(self) -> pa.ipc.RecordBatchFileReader:
-        return pa.ipc.open_file(self._file, options=pa.ipc.IpcReadOptions(included_fields=[_KEY]))
+        with _naming_damage(self.place):
+            return pa.ipc.open_file(self._file, options=pa.ipc.IpcReadOptions(included_fields=[_KEY]))
 
     def _batch_keys(self, index: int) -> UInt64s:
         return _values(self._checked_batch(self._keys, index), "key")

@@ -222,9 +222,10 @@ def _glob(listing: _Listing, root: str, parts: Sequence[str]) -> list[_Match]:
         root: the folder in which `parts` begin.
         parts: those of a pattern.
     """
+    real = os.path.realpath if listing is _list_local else str
     found: dict[tuple[str, str], _Match] = {}
     seen = set[tuple[str, int, bool]]()
-    pending: list[tuple[str, int, bool, tuple[str, ...]]] = [(root, 0, False, ())]  # last, the folders ** led through
+    pending: list[tuple[str, int, bool, tuple[str, ...]]] = [(root, 0, False, ())]  # with the folders from that of **
     while pending:
         folder, at, is_hidden, above = pending.pop()
         if (folder, at, is_hidden) in seen:
@@ -232,10 +233,7 @@ def _glob(listing: _Listing, root: str, parts: Sequence[str]) -> list[_Match]:
         seen.add((folder, at, is_hidden))
         part, is_last = parts[at], at == len(parts) - 1
         if part == "**":
-            real = os.path.realpath(folder) if listing is _list_local else folder
-            if real in above:
-                continue
-            above = (*above, real)
+            above = above or (real(folder),)
             if not is_last:
                 pending.append((folder, at + 1, is_hidden, above))
         passes_over = not part.startswith(("_", ".")) and first_wildcard(part) is not None
@@ -249,8 +247,12 @@ def _glob(listing: _Listing, root: str, parts: Sequence[str]) -> list[_Match]:
             key = name, info["type"]  # an object may have the name of a folder
             if is_last and (key not in found or not hidden):
                 found[key] = name, info, hidden
-            if info["type"] == "directory" and (part == "**" or not is_last):
-                pending.append((name, at, hidden, above) if part == "**" else (name, at + 1, hidden, ()))
+            if info["type"] != "directory" or (is_last and part != "**"):
+                continue
+            if not above:
+                pending.append((name, at + 1, hidden, above))
+            elif (below := real(name)) not in above:  # else a link leads back to a folder above
+                pending.append((name, at if part == "**" else at + 1, hidden, (*above, below)))
     return sorted(found.values(), key=lambda item: item[0])
 
 

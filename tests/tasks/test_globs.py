@@ -67,6 +67,9 @@ def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
     (tmp_path / "elsewhere" / "up").symlink_to(tmp_path / "elsewhere")
     found = [file.path for file in find_files(f"{tmp_path}/data/**/*.txt")]
     assert found == ["link/deep/x.txt", "real/x.txt"]
+    (tmp_path / "data" / "self").symlink_to(tmp_path / "data")
+    found = [file.path for file in find_files(f"{tmp_path}/data/**/*/x.txt")]
+    assert found == ["link/deep/x.txt", "real/x.txt"]
     assert [file.path for file in find_files(f"{tmp_path}/data/*/*.txt")] == ["real/x.txt"]
     assert [file.path for file in find_files(f"{tmp_path}/data/*/deep/x.txt")] == ["link/deep/x.txt"]
 
