@@ -66,25 +66,15 @@ def row_pieces(documents: Documents, facts: VersionFacts) -> Iterator[Piece]:
     if length is None:
         yield from documents.pieces()
         return
-    rest: Piece | None = None
+    rest: list[AnyArray] = []  # ids, and the classes of a version with masks
     for piece in documents.pieces():
-        joined = _joined(rest, piece)
-        count = len(joined.ids) // length
-        end = count * length
-        classes = joined.classes
-        lengths = np.full(count, length, np.uint32)
+        items = [piece.ids] if piece.classes is None else [piece.ids, piece.classes]
+        if rest:
+            items = [np.concatenate(pair) for pair in zip(rest, items, strict=True)]
+        count = len(items[0]) // length
+        whole, rest = [each[: count * length] for each in items], [each[count * length :] for each in items]
         if count:
-            yield Piece(joined.ids[:end], lengths, None if classes is None else classes[:end])
-        rest = Piece(joined.ids[end:], lengths[:0], None if classes is None else classes[end:])
-
-
-def _joined(rest: Piece | None, piece: Piece) -> Piece:
-    if rest is None:
-        return piece
-    classes = None
-    if rest.classes is not None and piece.classes is not None:
-        classes = np.concatenate([rest.classes, piece.classes])
-    return Piece(np.concatenate([rest.ids, piece.ids]), piece.lengths, classes)
+            yield Piece(whole[0], np.full(count, length, np.uint32), whole[1] if piece.classes is not None else None)
 
 
 def columns(facts: VersionFacts) -> dict[str, AnyDtype]:
