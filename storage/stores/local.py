@@ -161,6 +161,7 @@ class LocalStore(Store):
         try:
             with translate_errors(final, "written"):
                 for folder in (final.parent, temporaries):
+                    self._check_inside(folder)
                     local_files.make_folder(folder)
                 temporary = temporaries / f"{final.name}.{os.urandom(16).hex()}"
                 with local_files.writing_atomically(final, temporary, durable=durable, exclusive=exclusive) as file:
@@ -171,8 +172,18 @@ class LocalStore(Store):
     def remove(self, path: str) -> None:
         """Delete the file at `path` if it exists."""
         final = self.local(path)
+        self._check_inside(final.parent)
         with translate_errors(final, "written"):
             final.unlink(missing_ok=True)
+
+    def _check_inside(self, folder: Path) -> None:
+        """Raise StoreError if a link in the dataset's folder leads out of it; the folder itself may be a link."""
+        real = os.path.realpath(folder)
+        if not Path(real).is_relative_to(os.path.realpath(self.root)):
+            raise StoreError(
+                f"{folder}: a link in {self.root} leads out of it, to {real}, where tokenloom writes and deletes "
+                "nothing; replace the link with a folder and run the same command again"
+            )
 
     def remove_empty_folders(self, folder: str) -> None:
         """Delete `folder` and the folders below it, as far as they hold no file."""

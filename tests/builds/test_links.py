@@ -115,6 +115,28 @@ def test_links_among_the_work_files_are_replaced_and_not_followed(project: _Proj
     project.assert_outside_is_untouched()
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["versions", "versions/{}", "versions/{}/train", "tags", "tags/latest", "work", "work/tmp", "work/spills"],
+)
+def test_a_folder_that_links_out_of_the_dataset_is_refused(project: _Project, name: str) -> None:
+    link = project.dataset / name.format(project.version)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if name in ("tags", "tags/latest"):  # otherwise the existing file would not be a tag
+        (project.outside / "00000001.json").rename(project.outside / "other.json")
+        (project.outside / "other.json").write_text("precious other.json")
+    link.symlink_to(project.outside, target_is_directory=True)
+    with pytest.raises(TokenloomError) as caught:
+        build(project.spec)
+    if name not in ("versions/{}",):  # a manifest seems to be there, which is damaged
+        assert isinstance(caught.value, StoreError)
+        assert "leads out of it" in str(caught.value)
+    assert str(link) in str(caught.value)
+    project.assert_outside_is_untouched()
+    link.unlink()
+    project.assert_builds()
+
+
 def test_version_files_can_be_links_to_files_elsewhere(project: _Project, tmp_path: Path) -> None:
     """git-annex and DVC store files so. Reading follows links, because their targets must match the manifest."""
     kept = tmp_path / "kept"
