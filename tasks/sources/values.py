@@ -60,8 +60,8 @@ def field_type(schema: pa.Schema, name: str, url: str, key: str) -> pa.DataType:
     parent = first
     for part in rest:
         if not pa.types.is_struct(kind) or kind.get_field_index(part) < 0:
-            fields = [f"{parent}.{field.name}" for field in kind] if pa.types.is_struct(kind) else [parent]
-            raise column_error(url, key, name, fields)
+            fields = [f"{parent}.{field.name}" for field in kind] if pa.types.is_struct(kind) else []
+            raise column_error(url, key, name, [*schema.names, *fields])
         parent = f"{parent}.{part}"
         kind = kind.field(part).type
     return kind

@@ -107,7 +107,7 @@ def _problem(error: Exception, name: str, file: str) -> str:
             "restricted model, ask for access on its page, and log in with `hf auth login`, or set HF_TOKEN"
         )
     if isinstance(error, errors.OfflineModeIsEnabled):
-        return f"{file} {_offline(name)}, or give the file as path"
+        return f"{_offline(name, file)}, or give the file as path"
     if isinstance(error, errors.EntryNotFoundError):
         return (
             f"the model has no {file}; save one with its tokenizer's save_pretrained and give that folder as path, or "
@@ -119,10 +119,10 @@ def _problem(error: Exception, name: str, file: str) -> str:
     )
 
 
-def _offline(name: str) -> str:
+def _offline(name: str, file: str) -> str:
     return (
-        "is not in the cache of huggingface_hub, and HF_HUB_OFFLINE is set; unset it, or run "
-        f"`hf download {name}` where there is a network"
+        f"{file} is not in the cache of huggingface_hub, and HF_HUB_OFFLINE is set; unset it, or run "
+        f"`hf download {name} {file}` where there is a network"
     )
 
 
@@ -166,7 +166,7 @@ def _file_beside(definition: Mapping[str, Any], name: str) -> Path | None:
         from huggingface_hub import is_offline_mode
 
         if is_offline_mode():  # whether the model has special tokens is not known: a template would lack them
-            raise TokenizerError(f"tokenizer {definition['name']}: {CONFIG} {_offline(definition['name'])}")
+            raise TokenizerError(f"tokenizer {definition['name']}: {_offline(definition['name'], CONFIG)}")
     return fetched
 
 
