@@ -253,7 +253,7 @@ def test_a_cached_commit_needs_no_network_where_huggingface_hub_is_offline(
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert pinned(_ON_HUB)["revision"] == _FIRST
     assert loaded(_ON_HUB).fingerprint == online.fingerprint
-    with refused(r"revision v2: .*HF_HUB_OFFLINE is set; unset it, or run `hf download org/m tokenizer.json"):
+    with refused(r"revision v2: .*HF_HUB_OFFLINE is set; unset it, or run `hf download org/model tokenizer.json"):
         pinned(_ON_HUB | {"revision": "v2"})
     assert hub.asked == []
 
