@@ -124,6 +124,9 @@ def test_without_an_eos_token_tokenizer_json_decides_alone(content: bytes | None
     assert loaded(definition).eot_id == 0
 
 
+_BAD_TOKENS: list[Any] = [[EOT], {"0": EOT}, {"0": {}}]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -131,7 +134,7 @@ def test_without_an_eos_token_tokenizer_json_decides_alone(content: bytes | None
         *((content, r"tokenizer_config\.json: it .*; (repair|write) it") for content in (b"{", b"[]", b"\xff")),
         *(
             (config(added_tokens_decoder=tokens), r"tokenizer_config\.json: it can't be read .*; repair it")
-            for tokens in ([EOT], {"0": EOT}, {"0": {}})
+            for tokens in _BAD_TOKENS
         ),
         (
             config(added_tokens_decoder={"0": {"content": EOT}, "9": {"content": "<new>"}}),
