@@ -161,7 +161,7 @@ def _found(pattern: str) -> tuple[str, list[_Match]]:
     """Return the root of a pattern and its matches, sorted by name."""
     filesystem, path = (None, local_path(pattern)) if is_local(pattern) else filesystem_of(pattern)
     root = root_of(path)
-    if path.startswith(("http://", "https://")) and not set("*[") & set(path):  # "?name=" is no wildcard
+    if path.startswith(("http://", "https://")) and not set("*[") & set(path):  # "?name=" is not a wildcard
         return root, [(path, info_of(pattern), False)]
     if first_wildcard(path) is None:
         return root, [(literal(path), info_of(literal(pattern)), False)]

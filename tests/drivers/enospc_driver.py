@@ -76,7 +76,7 @@ def _problem_with(message: str, dataset: Path, number: int) -> str | None:
 
 def fail_from_every_operation(folder: Path, number: int, step: int) -> None:
     """Print {"step", "operation", "message", "problem"} for each operation that is chosen."""
-    setattr(steps, "RETRY_SECONDS", ())  # noqa: B010  (an EIO may pass, and is tried again)
+    setattr(steps, "RETRY_SECONDS", ())  # noqa: B010  (an EIO can be transient, and is retried)
     spec, expected, operations = undisturbed(folder)
     for at, (name, operation) in enumerate(operations):
         if operation in FAILING and (at % step == 0 or (name == "publish" and operation in ("link", "fsync"))):
