@@ -30,8 +30,8 @@ from tokenloom.storage.versions.published import read_tokenizer_files, version_p
 from tokenloom.tasks.building.check import located, read_rows
 from tokenloom.tasks.building.documents import document_encoder
 from tokenloom.tasks.building.inputs import InputFile, find_input
-from tokenloom.tasks.rows.quarantine import quarantine_reason
-from tokenloom.tasks.rows.rules import (
+from tokenloom.tasks.quarantine import quarantine_reason
+from tokenloom.tasks.rules import (
     CONVERSATION,
     IDS,
     TEXT,

@@ -27,8 +27,8 @@ from tokenloom.tasks.building.assign import check_documents_found, cut_split
 from tokenloom.tasks.building.documents import document_encoder, load_for_measuring
 from tokenloom.tasks.building.plan import Build, BuildPlan, Partition, partitions_by_source
 from tokenloom.tasks.building.tokenization import read_documents
-from tokenloom.tasks.rows.quarantine import PartitionTally
-from tokenloom.tasks.rows.rules import IDS, keep_documents
+from tokenloom.tasks.quarantine import PartitionTally
+from tokenloom.tasks.rules import IDS, keep_documents
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.files import following_position

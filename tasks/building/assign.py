@@ -22,7 +22,7 @@ from tokenloom.storage.work.records import (
     write_work_record,
 )
 from tokenloom.tasks.building.plan import BuildPlan, partitions_by_source
-from tokenloom.tasks.rows.rules import write_exclusions
+from tokenloom.tasks.rules import write_exclusions
 from tokenloom.tasks.sources.reader import naming_source, with_line
 from tokenloom.wording import NO_TURN_HINT, counted
 

@@ -28,7 +28,7 @@ from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.tasks.building.documents import DocumentEncoder, document_encoder, encoding_tokenizer
 from tokenloom.tasks.building.inputs import InputFile, check_unchanged
 from tokenloom.tasks.building.plan import Build
-from tokenloom.tasks.rows.rules import form_of, transformed
+from tokenloom.tasks.rules import form_of, transformed
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import Rows, SourceReader, make_reader

@@ -22,7 +22,7 @@ from tokenloom.storage.formats.classes import MASK_CLASSES, learned_classes
 from tokenloom.storage.formats.records import canonical_json
 from tokenloom.storage.formats.statistics import ChatCounts
 from tokenloom.tasks.building.plan import Build
-from tokenloom.tasks.rows.rules import (
+from tokenloom.tasks.rules import (
     CONVERSATION,
     IDS,
     TEXT,

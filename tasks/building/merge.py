@@ -23,7 +23,7 @@ from tokenloom.storage.work.records import SpillEntry
 from tokenloom.storage.work.segments import as_segments, take_segments
 from tokenloom.storage.work.spill import TABLE_DTYPE, Spill
 from tokenloom.tasks.building.plan import Build
-from tokenloom.tasks.rows.rules import is_excluded
+from tokenloom.tasks.rules import is_excluded
 
 WRITE_TOKENS = 2**20
 GAP_BYTES = 2**20  # reading a smaller gap takes less time than another read of a remote store

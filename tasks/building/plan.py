@@ -21,7 +21,7 @@ from tokenloom.storage.versions.references import dataset_store
 from tokenloom.storage.work.records import PartitionRecord, find_partition_records
 from tokenloom.storage.work.spill import SPILL_FORMAT
 from tokenloom.tasks.building.inputs import InputFile, LeftOut, list_inputs, with_layouts
-from tokenloom.tasks.rows.rules import ROW_RULES, RowRules, load_transform, read_exclusions
+from tokenloom.tasks.rules import ROW_RULES, RowRules, load_transform, read_exclusions
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import bounded
 from tokenloom.tasks.sources import PartitionRange, make_reader

@@ -45,7 +45,7 @@ from tokenloom.tasks.building.gates import evaluate_gates, failed, gate_failure,
 from tokenloom.tasks.building.plan import BuildPlan
 from tokenloom.tasks.building.validate import row_counts
 from tokenloom.tasks.building.version_facts import VersionFacts, facts_of
-from tokenloom.tasks.rows.quarantine import write_quarantine
+from tokenloom.tasks.quarantine import write_quarantine
 
 _LIBRARIES = (
     "tokenloom numpy pyarrow xxhash fsspec gigatoken jinja2 tiktoken tokenizers sentencepiece datasets array_record "

@@ -35,7 +35,7 @@ from tokenloom.storage.work.records import (
 )
 from tokenloom.tasks.building.merge import gather_tokens, merge_documents
 from tokenloom.tasks.building.plan import Build
-from tokenloom.tasks.rows.rules import load_exclusions
+from tokenloom.tasks.rules import load_exclusions
 from tokenloom.tasks.running import progress
 
 # Small pieces use the same memory again. Of large builds, each piece reads a range of each of many spills.

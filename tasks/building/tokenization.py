@@ -26,8 +26,8 @@ from tokenloom.storage.work.spill import SpillDocuments, write_spill
 from tokenloom.tasks.building.documents import DocumentEncoder, EncodedDocuments, document_encoder, encoding_tokenizer
 from tokenloom.tasks.building.inputs import InputFile, check_unchanged
 from tokenloom.tasks.building.plan import Build, Partition, may_reuse
-from tokenloom.tasks.rows.quarantine import PartitionTally, QuarantineWriter
-from tokenloom.tasks.rows.rules import RowRules, keep_documents
+from tokenloom.tasks.quarantine import PartitionTally, QuarantineWriter
+from tokenloom.tasks.rules import RowRules, keep_documents
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import Rows, make_reader

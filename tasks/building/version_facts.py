@@ -25,7 +25,7 @@ from tokenloom.storage.versions.published import (
     version_path,
     version_spec,
 )
-from tokenloom.tasks.rows.quarantine import quarantine_reasons
+from tokenloom.tasks.quarantine import quarantine_reasons
 from tokenloom.tokenizers import version_decoder
 from tokenloom.wording import NO_TURN_HINT, counted, tokenizer_name
 

@@ -25,7 +25,7 @@ from tokenloom.storage.work.fingerprints import stamp
 from tokenloom.tasks.building.inputs import InputFile
 from tokenloom.tasks.building.plan import Build, Partition
 from tokenloom.tasks.building.tokenization import tokenize_partition
-from tokenloom.tasks.rows.rules import RowRules
+from tokenloom.tasks.rules import RowRules
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.listing import PINNED
 from tokenloom.tokenizers import load_tokenizer

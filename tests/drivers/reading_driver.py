@@ -18,7 +18,7 @@ from tokenloom.tasks.building.documents import document_encoder
 from tokenloom.tasks.building.inputs import InputFile
 from tokenloom.tasks.building.plan import Build, Partition, cut_file
 from tokenloom.tasks.building.tokenization import read_documents
-from tokenloom.tasks.rows.rules import RowRules
+from tokenloom.tasks.rules import RowRules
 from tokenloom.tasks.running.workers import STOPPED, WorkerPool
 from tokenloom.tasks.sources import Rows
 from tokenloom.tokenizers import load_tokenizer

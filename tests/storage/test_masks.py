@@ -35,7 +35,7 @@ from tokenloom.storage.work.spill import SpillDocuments, write_spill
 from tokenloom.tasks.building import merge
 from tokenloom.tasks.building.plan import Build
 from tokenloom.tasks.building.shuffle import shuffle_shard
-from tokenloom.tasks.rows.rules import RowRules
+from tokenloom.tasks.rules import RowRules
 
 PROPERTY = settings(max_examples=count(40, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture])
 VERSION = "0" * 16

@@ -23,7 +23,7 @@ from tokenloom.tasks.building.check import compare_documents
 from tokenloom.tasks.building.plan import cut_file
 from tokenloom.tasks.building.shuffle import shuffle_shard
 from tokenloom.tasks.building.tokenization import tokenize_partition
-from tokenloom.tasks.rows.rules import load_transform
+from tokenloom.tasks.rules import load_transform
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.workers import WorkerPool
 
