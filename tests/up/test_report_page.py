@@ -11,14 +11,14 @@ import pytest
 from tests.builders.datasets import build, small_spec
 from tests.servers.browser import Page
 
-# the box of what each chart shows, and whether the style sheet hides the chart
+# the box of what each chart shows
 _CHARTS = """
 return [...document.querySelectorAll('svg.chart')].map(chart => {
     const [box, view] = [chart.getBoundingClientRect(), chart.viewBox.baseVal]
     const marks = [...chart.querySelectorAll('rect, path, text')].filter(each => each.getClientRects().length)
-    return {kind: chart.classList[1], hidden: getComputedStyle(chart).display === 'none', label: chart.ariaLabel,
-            width: box.width, height: box.height, marks: marks.length, scale: box.width / view.width,
-            right: box.right, widest: Math.max(...marks.map(each => each.getBoundingClientRect().right))}
+    return {label: chart.ariaLabel, width: box.width, height: box.height, marks: marks.length,
+            scale: box.width / view.width, right: box.right,
+            widest: Math.max(...marks.map(each => each.getBoundingClientRect().right))}
 })
 """
 _BOUNDS = "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
@@ -57,10 +57,8 @@ def test_every_chart_is_visible_and_nothing_leaves_the_page(resizable: Page, pag
     resizable.errors(), resizable.hosts()  # forget those of earlier tests
     _open(resizable, page_url, width, "light")
     charts: list[dict[str, Any]] = resizable.driver.execute_script(_CHARTS)
-    shown = [chart for chart in charts if not chart["hidden"]]
-    assert [chart["kind"] for chart in shown].count("histogram") == 2
-    assert [chart["kind"] for chart in shown].count("bars") >= 8
-    for chart in shown:
+    assert len(charts) >= 10
+    for chart in charts:
         assert chart["width"] > 200, chart
         assert chart["height"] > 20, chart
         assert chart["marks"] >= 3, chart
