@@ -14,7 +14,7 @@ from scripts.reference_pages.docstrings import prose
 from scripts.reference_pages.markdown import guide_link, link, sentence
 from scripts.reference_pages.spec_examples import BASE, EXAMPLES
 from tokenloom.spec.base import as_list
-from tokenloom.spec.build_spec import BuildSpec, models_in
+from tokenloom.spec.build_spec import BuildSpec, models_by_kind
 
 _HEAD = """\
 # The spec
@@ -47,12 +47,6 @@ class Key(NamedTuple):
     text: str
 
 
-def models(field: FieldInfo) -> dict[str, type[BaseModel]]:
-    """Return the models of a block by their kind; a block without kinds has one, named ""."""
-    found = models_in(field.annotation)
-    return {model.model_fields["kind"].default if "kind" in model.model_fields else "": model for model in found}
-
-
 @cache
 def keys(model: type[BaseModel]) -> list[Key]:
     """Return the keys of a model, without its kind."""
@@ -63,7 +57,7 @@ def keys(model: type[BaseModel]) -> list[Key]:
 
 def page() -> str:
     """Return the page as Markdown."""
-    blocks = {name: field for name, field in BuildSpec.model_fields.items() if models(field)}
+    blocks = {name: field for name, field in BuildSpec.model_fields.items() if models_by_kind(field)}
     lines = [_HEAD, _example(BASE), f"- {link('The dataset')}\n{_contents(blocks)}\n", "## The dataset\n"]
     lines += [_entry(key.name, [(key, [])]) for key in keys(BuildSpec) if key.name not in blocks]
     for name, field in blocks.items():
@@ -82,7 +76,7 @@ def _example(text: str) -> str:
 
 
 def _block(name: str, field: FieldInfo) -> Iterator[str]:
-    found = models(field)
+    found = models_by_kind(field)
     key = next(key for key in keys(BuildSpec) if key.name == name)
     guide = f" Guide: {guide_link(_GUIDES[name])}." if name in _GUIDES else ""
     yield f"## {name}\n\n{key.facts}\n\n{_text(key.text)}{guide}\n\n{_example(EXAMPLES[name])}"
@@ -108,7 +102,7 @@ def _entries(name: str, found: Mapping[str, type[BaseModel]]) -> Iterator[str]:
     for key_name, variants in entries.items():
         yield _entry(f"{name}.{key_name}", [(key, kinds if len(found) > 1 else []) for key, kinds in variants.items()])
         for model in found.values():
-            inner = models(model.model_fields[key_name]) if key_name in model.model_fields else {}
+            inner = models_by_kind(model.model_fields[key_name]) if key_name in model.model_fields else {}
             if set(inner) == {""}:  # a block with kinds is described where its kinds are
                 yield from _entries(f"{name}.{key_name}", inner)
 
@@ -162,7 +156,7 @@ def _type(schema: Mapping[str, Any]) -> str:
     if kind == "object":
         values = schema.get("additionalProperties")
         if values:
-            return "mapping" if values is True else f"mapping of names to {_MANY_TYPES[values['type']]}"
+            return f"mapping of names to {_MANY_TYPES[values['type']]}" if "type" in values else "mapping"
         return "block, or the name of one" if any("enum" in choice for choice in schema.get("anyOf", [])) else "block"
     return " ".join(filter(None, [_WHOLE_TYPES[kind], _range(schema)]))
 

@@ -45,7 +45,7 @@ def chat_definition(spec: BuildSpec, definition: dict[str, Any]) -> ChatDefiniti
     chat = ChatDefinition(
         template=template,
         arguments=rules.arguments,
-        date=rules.date,
+        date=None if rules.date is None else rules.date.isoformat(),
         special_tokens=tokens,
         stop_tokens=tuple(rules.stop_tokens),
         special_tokens_in_content=rules.special_tokens_in_content,

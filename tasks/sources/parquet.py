@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, Any
+from functools import partial
+from types import SimpleNamespace
+from typing import IO
 
 import numpy as np
 import pyarrow as pa
@@ -195,20 +197,12 @@ class Reader(SourceReader):
             return locate_groups(rows, [group_of(file, i, []) for i in range(file.metadata.num_row_groups)])
 
 
-class _CheckedReads:
-    """An input file whose failed reads raise InputError, so that a fault of the disk or network is not a bad page."""
-
-    def __init__(self, file: IO[bytes], url: str) -> None:
-        self._file, self._url = file, url
-
-    def read(self, num_bytes: int = -1) -> bytes:
-        try:
-            return self._file.read(num_bytes)
-        except OSError as error:  # that of Google Cloud Storage has no number if credentials have expired
-            raise InputError(f"{self._url}: can't be read: {error.strerror or error}; check the file") from error
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
+def _read(file: IO[bytes], url: str, num_bytes: int = -1) -> bytes:
+    """Read from an input file; a fault of the disk or network is an InputError, so that it is not a bad page."""
+    try:
+        return file.read(num_bytes)
+    except OSError as error:  # that of Google Cloud Storage has no number if credentials have expired
+        raise InputError(f"{url}: can't be read: {error.strerror or error}; check the file") from error
 
 
 def _parse(
@@ -224,7 +218,7 @@ def _parse(
     """
     try:
         opened = pq.ParquetFile(
-            _CheckedReads(file, url),
+            SimpleNamespace(read=partial(_read, file, url), seek=file.seek, tell=file.tell, closed=False),
             buffer_size=_BUFFER_BYTES,
             pre_buffer=False,
             page_checksum_verification=True,

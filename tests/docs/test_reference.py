@@ -23,7 +23,7 @@ from tokenloom import errors
 from tokenloom.cli.commands import COMMANDS
 from tokenloom.cli.output import EXIT_CODES
 from tokenloom.cli.parser import command_parsers, help_of, make_parser
-from tokenloom.spec.build_spec import BuildSpec, models_in
+from tokenloom.spec.build_spec import BuildSpec, models_by_kind
 
 _ROOT = Path(__file__).parents[2]
 _PARSERS = command_parsers(make_parser())
@@ -52,7 +52,7 @@ def _keys(model: Any, place: str = "") -> dict[str, list[str]]:
     for name, field in model.model_fields.items():
         if name != "kind":
             found.setdefault(f"{place}{name}", []).append(field.description or "")
-            for inner in () if name == "decode" else models_in(field.annotation):  # a tokenizer in a tokenizer
+            for inner in () if name == "decode" else models_by_kind(field).values():  # a tokenizer in a tokenizer
                 for key, descriptions in _keys(inner, f"{place}{name}.").items():
                     found.setdefault(key, []).extend(descriptions)
     return found
@@ -66,7 +66,7 @@ def test_every_key_of_the_spec_is_described() -> None:
 
 
 def test_every_example_of_the_spec_is_valid() -> None:
-    blocks = {name for name, field in BuildSpec.model_fields.items() if models_in(field.annotation)}
+    blocks = {name for name, field in BuildSpec.model_fields.items() if models_by_kind(field)}
     assert EXAMPLES.keys() == blocks
     base = yaml.safe_load(BASE)
     BuildSpec.model_validate(base)

@@ -9,10 +9,9 @@ import datetime
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 
 from tokenloom.spec.base import Location, SpecModel, as_any_of, as_list, kind_field
-from tokenloom.storage.formats.records import canonical_json
 
 OF_TOKENIZER = "tokenizer"  # the template that comes with the tokenizer
 TEMPLATES = ("chatml", "gemma", "llama3", "phi3", "zephyr")  # files of tokenloom/chat/templates
@@ -41,35 +40,26 @@ class DocumentRules(SpecModel):
     """Which rows become documents."""
 
     path_fields: ClassVar[tuple[str, ...]] = ("exclude",)
-    min_chars: int = Field(
-        1, ge=0, title="Minimum characters", description="Texts with fewer characters are counted, but not kept"
-    )
-    max_chars: int | None = Field(
-        None, ge=1, title="Maximum characters", description="Texts with more characters are counted, but not kept"
-    )
-    deduplicate: bool = Field(
-        True, title="Drop duplicates", description="Whether to keep only the first of identical texts"
-    )
+    min_chars: int = Field(1, ge=0, description="Texts with fewer characters are counted, but not kept")
+    max_chars: int | None = Field(None, ge=1, description="Texts with more characters are counted, but not kept")
+    deduplicate: bool = Field(True, description="Whether to keep only the first of identical texts")
     exclude: Location | None = Field(
         None,
         description="File with content hashes or texts, one per line: documents with these are not kept",
     )
     on_error: Literal["fail", "skip"] = Field(
         "fail",
-        title="On a bad row",
         description="`fail`: a bad row ends the build; `skip`: it is left out, counted, and listed in "
         "`quarantine.jsonl`",
     )
     encoding_errors: Literal["fail", "replace"] = Field(
         "fail",
-        title="On invalid UTF-8",
         description="`fail`: a text with invalid bytes is a bad row; `replace`: U+FFFD takes their place",
     )
     max_bytes: int = Field(
         268_435_456,
         ge=1,
         le=2**31 - 1,
-        title="Largest document",
         description="Most bytes of UTF-8 that a document may have; a larger one is a bad row",
     )
     transform: Transform | None = Field(
@@ -77,7 +67,6 @@ class DocumentRules(SpecModel):
     )
     without_target: Literal["drop", "keep", "fail"] = Field(
         "drop",
-        title="Without a target",
         description="A conversation of which nothing is learned: `drop` counts it as filtered, `keep` keeps it, "
         "`fail` ends the build",
     )
@@ -110,27 +99,6 @@ class DocumentRules(SpecModel):
         return {key: value for key, value in options.items() if (key, value) != ("without_target", "drop")}
 
 
-def _json_values(value: dict[str, Any]) -> dict[str, Any]:
-    try:
-        canonical_json(value)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            "must be JSON values: text, numbers, true, false, null, lists, mappings; quote dates"
-        ) from error
-    return value
-
-
-def _date_as_text(value: Any) -> Any:
-    return value.isoformat() if type(value) is datetime.date else value  # YAML reads 2026-11-25 as a date
-
-
-def _day(value: str) -> str:
-    try:
-        return datetime.date.fromisoformat(value).isoformat()
-    except ValueError as error:
-        raise ValueError("must be a day as YYYY-MM-DD, such as 2026-11-25") from error
-
-
 class ChatRules(SpecModel):
     """How conversations become text: a chat template, and what it is given."""
 
@@ -140,10 +108,10 @@ class ChatRules(SpecModel):
         description="File of a Jinja chat template, such as `mine.jinja`; `tokenizer`: the one that comes with the "
         f"tokenizer; or one of ours: {', '.join(f'`{name}`' for name in TEMPLATES)}",
     )
-    arguments: Annotated[dict[str, Any], AfterValidator(_json_values)] = Field(
+    arguments: dict[str, JsonValue] = Field(
         {}, description="Variables of the template, such as `{enable_thinking: false}`"
     )
-    date: Annotated[str, BeforeValidator(_date_as_text), AfterValidator(_day)] | None = Field(
+    date: Annotated[datetime.date, Field(strict=False)] | None = Field(
         None,
         description="The day that a template gets that asks for the present one, as YYYY-MM-DD; such a template "
         "requires it",
@@ -155,7 +123,6 @@ class ChatRules(SpecModel):
     )
     special_tokens_in_content: Literal["text", "fail", "token"] = Field(
         "text",
-        title="Special tokens in messages",
         description="What the spelling of a special token in a message becomes: `text`, a bad row (`fail`), or the "
         "`token`",
     )
@@ -165,50 +132,45 @@ class ChatRules(SpecModel):
         yield from (item for item in super().paths() if item[1] not in (OF_TOKENIZER, *TEMPLATES))
 
 
-def _gate(title: str, description: str, **limits: Any) -> Any:
-    return Field(None, title=title, description=description, **limits)
-
-
 class Checks(SpecModel):
     """Limits that a finished version must meet to be published; if it fails one, nothing is published."""
 
-    min_documents: int | None = _gate("Minimum documents", "Fewest documents in all splits together", ge=1)
-    min_tokens: int | None = _gate("Minimum tokens", "Fewest tokens in all splits together", ge=1)
-    max_duplicate_share: _Share | None = _gate(
-        "Maximum share of duplicates", "Largest share of duplicates in the rows read; 0.1 is 10 %"
+    min_documents: int | None = Field(None, ge=1, description="Fewest documents in all splits together")
+    min_tokens: int | None = Field(None, ge=1, description="Fewest tokens in all splits together")
+    max_duplicate_share: _Share | None = Field(
+        None, description="Largest share of duplicates in the rows read; 0.1 is 10 %"
     )
-    max_quarantined_share: _Share | None = _gate(
-        "Maximum share of quarantined rows", "Largest share of skipped bad rows in the rows read; 0.1 is 10 %"
+    max_quarantined_share: _Share | None = Field(
+        None, description="Largest share of skipped bad rows in the rows read; 0.1 is 10 %"
     )
-    max_filtered_share: _Share | None = _gate(
-        "Maximum share of filtered rows", "Largest share of rows in the rows read that a rule or filter leaves out"
+    max_filtered_share: _Share | None = Field(
+        None, description="Largest share of rows in the rows read that a rule or filter leaves out"
     )
-    max_token_drift: _Change | None = _gate(
-        "Maximum drift of tokens", f"Largest relative change of the number of tokens {_THAN_LATEST}"
+    max_token_drift: _Change | None = Field(
+        None, description=f"Largest relative change of the number of tokens {_THAN_LATEST}"
     )
-    max_document_drift: _Change | None = _gate(
-        "Maximum drift of documents", f"Largest relative change of the number of documents {_THAN_LATEST}"
+    max_document_drift: _Change | None = Field(
+        None, description=f"Largest relative change of the number of documents {_THAN_LATEST}"
     )
-    max_bytes_per_token_drift: _Change | None = _gate(
-        "Maximum drift of bytes per token", f"Largest relative change of the bytes per token {_THAN_LATEST}"
+    max_bytes_per_token_drift: _Change | None = Field(
+        None, description=f"Largest relative change of the bytes per token {_THAN_LATEST}"
     )
-    max_length_drift: _Share | None = _gate(
-        "Maximum drift of document lengths",
-        "Largest distance (total variation) of the histogram of lengths to that of the version that `latest` names",
+    max_length_drift: _Share | None = Field(
+        None,
+        description="Largest distance (total variation) of the histogram of lengths to that of the version that "
+        "`latest` names",
     )
-    max_documents_without_target: int | None = _gate(
-        "Maximum conversations without a target",
-        "Most conversations of which nothing is learned, with those that are dropped",
-        ge=0,
+    max_documents_without_target: int | None = Field(
+        None, ge=0, description="Most conversations of which nothing is learned, with those that are dropped"
     )
-    min_learned_share: _Share | None = _gate(
-        "Minimum learned share", "Smallest share of learned tokens in those of conversations; 0.1 is 10 %"
+    min_learned_share: _Share | None = Field(
+        None, description="Smallest share of learned tokens in those of conversations; 0.1 is 10 %"
     )
-    stop_token_learned: bool | None = _gate(
-        "Stop token is learned", "Whether a stop token must end every turn of the assistant"
+    stop_token_learned: bool | None = Field(
+        None, description="Whether a stop token must end every turn of the assistant"
     )
-    no_doubled_bos: bool | None = _gate(
-        "No doubled beginning", "Whether no conversation may begin with two beginning-of-text tokens"
+    no_doubled_bos: bool | None = Field(
+        None, description="Whether no conversation may begin with two beginning-of-text tokens"
     )
 
     def limits(self) -> dict[str, float]:

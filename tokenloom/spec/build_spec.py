@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
 from tokenloom.errors import SpecError
 from tokenloom.spec.base import Location, Name, SpecModel, join_path, without_dots
@@ -247,35 +248,38 @@ def field_names(location: Sequence[str | int]) -> list[str]:
 
     A union is entered by the value of its `kind`. The list is empty if the location is unknown.
     """
-    model = _models_at(location)[0]
-    return list(model.model_fields) if model else []
+    models = _models_at(location)
+    return list(models[""].model_fields) if "" in models else []
 
 
 def kind_names(location: Sequence[str | int]) -> list[str]:
     """Return the kinds that a spec allows at `location`, such as ("sources", 0); empty if there is no choice."""
-    return list(_models_at(location)[1])
+    return [kind for kind in _models_at(location) if kind]
 
 
-def _models_at(location: Sequence[str | int]) -> tuple[Any, dict[str, Any]]:
-    """Return the model at a location (None if it is a choice or unknown), and the models of a choice by kind."""
-    model: Any = BuildSpec
-    kinds: dict[str, Any] = {}
+def _models_at(location: Sequence[str | int]) -> dict[str, type[BaseModel]]:
+    """Return the models at a location by their kind, "" for a model without kinds; {} if the location is unknown."""
+    models: dict[str, type[BaseModel]] = {"": BuildSpec}
     for part in location:
-        if isinstance(part, int):
+        if isinstance(part, int):  # an item of a list
             continue
-        if part in kinds:
-            model, kinds = kinds[part], {}
-        elif model is not None and part in model.model_fields:
-            members = models_in(model.model_fields[part].annotation)
-            kinds = {m.model_fields["kind"].default: m for m in members if "kind" in m.model_fields}
-            model = members[0] if len(members) == 1 else None
+        if part in models:
+            models = {"": models[part]}
+        elif "" in models and part in models[""].model_fields:
+            models = models_by_kind(models[""].model_fields[part])
         else:
-            return None, {}
-    return model, kinds
+            return {}
+    return models
 
 
-def models_in(annotation: Any) -> list[type[BaseModel]]:
+def models_by_kind(field: FieldInfo) -> dict[str, type[BaseModel]]:
+    """Return the models of a field by their kind; a model without kinds is named ""."""
+    found = _models_in(field.annotation)
+    return {model.model_fields["kind"].default if "kind" in model.model_fields else "": model for model in found}
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
     """Return the models in a field's annotation, including those inside lists, unions and Annotated."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [model for part in get_args(annotation) for model in models_in(part)]
+    return [model for part in get_args(annotation) for model in _models_in(part)]
