@@ -62,14 +62,10 @@ class LocalStore(Store):
     # ---- capabilities
 
     def creates_exclusively(self) -> bool:
-        """Return True; raise StoreError if exactly one of several writers of a name can't be made to succeed."""
-        self.check_writable()
-        return True
-
-    def check_writable(self) -> None:
-        """Raise StoreError if the store cannot be written, or not exclusively; leaves nothing, not even a folder."""
+        """Return True; raise StoreError if it can't be written, or not exclusively. Leaves nothing, also no folder."""
         with translate_errors(self.root, "written"):
             local_files.check_exclusive(self.local(TMP))
+        return True
 
     def free_bytes(self) -> int | None:
         """Return the free bytes of the store's file system, None if unknown."""
@@ -194,4 +190,6 @@ class LocalStore(Store):
     def remove_stale_temporaries(self) -> None:
         """Delete what killed processes left in work/tmp more than a day ago."""
         before = time.time() - STALE_SECONDS
-        self.remove_files([path for path, file in self.files_below(TMP).items() if file.modified < before])
+        for path, file in self.files_below(TMP).items():
+            if file.modified < before:
+                self.remove(path)

@@ -10,13 +10,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import stat
 import tempfile
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import IO, Any
 
 from tokenloom.errors import FormatError, StoreError
@@ -29,7 +26,6 @@ from tokenloom.storage.stores.urls import bucket_and_key, remote_kind, scheme_of
 
 BLOCK_BYTES = 4 * 2**20
 _REQUESTS_AT_ONCE = 16
-_PREFIX = "tokenloom-up-"  # of temporary files in TMPDIR
 MARK = "writer"  # in an object's metadata
 _MODIFIED_KEYS = ("LastModified", "last_modified", "mtime")  # of the libraries of S3, Azure and Google
 
@@ -203,28 +199,27 @@ class RemoteStore(Store):
     def writing(self, path: str, *, durable: bool = True) -> Iterator[IO[bytes]]:
         """Open a temporary file in TMPDIR; it is uploaded to `path` when the block ends without an error.
 
-        `durable` has no effect: an upload that has ended is durable.
+        The file has no name, so a killed process leaves nothing. `durable` has no effect: an upload that has ended is
+        durable.
         """
         place = self.place(path)
         with translate_temporary_errors():
-            file = tempfile.NamedTemporaryFile("w+b", prefix=_PREFIX, delete=False)  # noqa: SIM115  (entered below)
-        try:
-            with translate_temporary_errors(), file:
+            file = tempfile.TemporaryFile("w+b")  # noqa: SIM115  (entered below)
+        with file:
+            with translate_temporary_errors():
                 yield file
+                file.flush()
+            file.seek(0)
             try:
                 # Without its type, a browser saves a page.
-                self._upload(place, file.name, "text/html" if place.endswith(".html") else None)
+                self._upload(place, f"/dev/fd/{file.fileno()}", "text/html" if place.endswith(".html") else None)
             except FileNotFoundError as error:
-                if os.path.exists(file.name):
-                    raise no_bucket(place) from error
-                raise StoreError(f"{file.name}: deleted during its upload; run the same command again") from error
-        finally:
-            Path(file.name).unlink(missing_ok=True)
+                raise no_bucket(place) from error
 
     def _upload(self, place: str, path: str, content_type: str | None) -> None:
         """Write a local file to the store, which has all of it when this returns, verified by a checksum.
 
-        Raises StoreError if it can't be written, FileNotFoundError if the bucket or `path` does not exist.
+        Raises StoreError if it can't be written, FileNotFoundError if the bucket does not exist.
         """
         if self._kind == "s3":
             upload_s3(place, path, content_type)
@@ -255,16 +250,7 @@ class RemoteStore(Store):
         """Do nothing: object stores have no folders."""
 
     def remove_stale_temporaries(self) -> None:
-        """Delete the files that killed processes left in TMPDIR more than a day ago, and on S3 the parts of uploads.
-
-        Google and Azure delete unfinished uploads themselves.
-        """
-        before = time.time() - STALE_SECONDS
-        for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-            with contextlib.suppress(FileNotFoundError, PermissionError):  # another user's
-                status = path.lstat()
-                if stat.S_ISREG(status.st_mode) and status.st_mtime < before:
-                    path.unlink()
+        """Delete the parts of uploads on S3 that were begun more than a day ago; the other stores do so themselves."""
         if self._kind == "s3":
             abort_stale_s3(self.root, STALE_SECONDS)
 

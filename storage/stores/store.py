@@ -82,10 +82,10 @@ class Store(ABC):
 
     @abstractmethod
     def creates_exclusively(self) -> bool:
-        """Return whether `create` lets exactly one of several writers succeed; may write a probe into work/tmp."""
+        """Return whether `create` lets exactly one of several writers succeed; raise StoreError if none may write.
 
-    def check_writable(self) -> None:  # noqa: B027  (of many stores it is not known)
-        """Raise StoreError if the store is known not to be writable; writes nothing."""
+        A remote store keeps a probe in work/tmp; a local folder keeps nothing.
+        """
 
     def free_bytes(self) -> int | None:
         """Return the free bytes of the store's file system, None if unknown."""
@@ -122,8 +122,8 @@ class Store(ABC):
 
     def lengths(self, folder: str) -> dict[str, int]:
         """Return the lengths in bytes of the files in `folder`, sorted by name; empty if it does not exist."""
-        found = {name: self.num_bytes(f"{folder}/{name}".lstrip("/")) for name in self.names(folder)}
-        return {name: num_bytes for name, num_bytes in found.items() if num_bytes is not None}
+        found = {name: self.status(f"{folder}/{name}".lstrip("/")) for name in self.names(folder)}
+        return {name: status.num_bytes for name, status in found.items() if status}
 
     @abstractmethod
     def files_below(self, folder: str) -> dict[str, StoredFile]:
@@ -228,10 +228,10 @@ class StoreFile(io.RawIOBase):
     """
 
     def __init__(self, store: Store, path: str, block_bytes: int = BLOCK_BYTES) -> None:
-        num_bytes = store.num_bytes(path)
-        if num_bytes is None:
+        status = store.status(path)
+        if status is None:
             raise FileNotFoundError(store.place(path))
-        self._store, self._path, self._num_bytes, self._block_bytes = store, path, num_bytes, block_bytes
+        self._store, self._path, self._num_bytes, self._block_bytes = store, path, status.num_bytes, block_bytes
         self._position = 0
         self._announced: list[tuple[int, int]] = []
         self._kept: list[tuple[int, bytes]] = []  # (start, bytes), the one used last at the end
@@ -241,25 +241,23 @@ class StoreFile(io.RawIOBase):
         self._announced = join_ranges(sorted(ranges), _GAP_BYTES, _LARGE_BYTES)
 
     def readinto(self, buffer: Any) -> int:
-        """Read up to the end of a block into `buffer`; return the number of bytes."""
+        """Read into `buffer`; return the number of bytes, fewer than it holds only at the end of the file."""
         view = memoryview(buffer).cast("B")
-        if self._position >= self._num_bytes or not len(view):
-            return 0
-        start, block = self._block(self._position)
-        piece = memoryview(block)[self._position - start :][: len(view)]
-        view[: len(piece)] = piece
-        self._position += len(piece)
-        return len(piece)
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
 
     def read(self, num_bytes: int | None = -1) -> bytes:
         """Return that many bytes, fewer only at the end of the file."""
-        if num_bytes is None or num_bytes < 0:
-            num_bytes = self._num_bytes
-        data = bytearray(max(0, min(num_bytes, self._num_bytes - self._position)))
-        filled = 0
-        while filled < len(data):
-            filled += self.readinto(memoryview(data)[filled:])
-        return bytes(data)
+        end = self._num_bytes
+        if num_bytes is not None and num_bytes >= 0:
+            end = min(self._position + num_bytes, end)
+        parts = []
+        while self._position < end:
+            start, block = self._block(self._position)
+            parts.append(block[self._position - start : end - start])
+            self._position += len(parts[-1])
+        return b"".join(parts)
 
     def _block(self, position: int) -> tuple[int, bytes]:
         """Return the block that contains a position, and its start."""

@@ -44,7 +44,7 @@ def is_dataset(store: Store) -> bool:
 
 def is_published(store: Store, version: str) -> bool:
     """Return whether `version` is complete and visible."""
-    return store.exists(version_path(version, MANIFEST))
+    return store.status(version_path(version, MANIFEST)) is not None
 
 
 def published_versions(store: Store) -> list[str]:

@@ -7,7 +7,6 @@ import json
 import os
 import pickle
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -331,16 +330,6 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_tmpdir_that_is_deleted_during_an_upload_is_named(memory: RemoteStore, temporary: Path) -> None:
-    with (
-        pytest.raises(StoreError, match=f"^{temporary}/.*: deleted during its upload"),
-        memory.writing("a/other") as file,
-    ):
-        file.write(b"other")
-        shutil.rmtree(temporary)
-    assert memory.names("a") == ["file"]
-
-
 def test_a_full_tmpdir_is_named_and_nothing_is_left(
     memory: RemoteStore, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -355,5 +344,6 @@ def test_a_full_tmpdir_is_named_and_nothing_is_left(
 
 def test_an_error_of_the_writer_is_not_an_error_of_tmpdir(memory: RemoteStore, temporary: Path) -> None:
     with pytest.raises(FileNotFoundError, match="input"), memory.writing("a/other"):
+        assert list(temporary.iterdir()) == []  # a killed process leaves nothing
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", "input")
-    assert (memory.names("a"), list(temporary.iterdir())) == (["file"], [])
+    assert memory.names("a") == ["file"]

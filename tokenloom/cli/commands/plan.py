@@ -169,7 +169,8 @@ def _warnings(planned: BuildPlan, estimate: Estimate | None, chats: list[FirstRo
 def _why_not_writable(store: Store) -> str | None:
     """Return why this user can't write a store; None if that is possible, or if only writing would show it."""
     try:
-        store.check_writable()
+        if store.is_local:  # a remote one would keep a probe
+            store.creates_exclusively()
     except StoreError as error:
         return str(error)
     return None
