@@ -19,7 +19,7 @@ from tests.reader.test_trace import Built, _build
 from tokenloom.errors import TokenloomError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.mixture import make_stream
+from tokenloom.reader.mixture import Stream
 from tokenloom.reader.ranks import DataRank, Steps
 from tokenloom.reader.trace import ShardTokens, find_sightings
 
@@ -113,7 +113,7 @@ def test_a_state_is_refused_by_a_dataset_that_pads_otherwise(reference: str) -> 
 
 def test_a_trace_says_where_each_document_is_in_its_row(built: Built) -> None:
     data = TokenDataset(built.reference, seq_len=48, packing="best_fit", pad_documents=8)
-    stream, steps = make_stream(data, "block", 0, None), Steps(DataRank(0, 1, "test"), 1, None)
+    stream, steps = Stream(data, "block", 0, None), Steps(DataRank(0, 1, "test"), 1, None)
     rng = random.Random(1)
     num_later = 0
     for index in rng.sample(range(len(data)), 40):

@@ -15,7 +15,7 @@ from tests.reader.oracle import make_store, shard_paths
 from tests.without_torch import needs_torch
 from tokenloom.reader import TokenDataset, producer, shard_data
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.mixture import Mixture, make_stream
+from tokenloom.reader.mixture import Mixture, Stream
 from tokenloom.reader.producer import PAGE, block_bytes
 from tokenloom.reader.shard_data import OpenShard
 from tokenloom.reader.window import TokenWindow
@@ -188,7 +188,7 @@ def test_a_mixture_reads_the_blocks_of_the_disk_that_reads_the_most_around_a_fau
     monkeypatch.setattr(producer, "read_around", lambda path: window if "other-disk" in str(path) else 0)
     members = [(TokenDataset(each, seq_len=500), 1.0) for each in (reference, other)]
     for first, second in (members, members[::-1]):
-        assert block_bytes(make_stream(Mixture({"a": first, "b": second}), "block", 0, None)) == block
+        assert block_bytes(Stream(Mixture({"a": first, "b": second}), "block", 0, None)) == block
 
 
 def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from tests.reader.test_remote_reading import published_in_memory
 from tokenloom.errors import FormatError, StoreError, TokenloomError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import EvaluationPass, TokenLoader
-from tokenloom.reader.mixture import Mixture, make_stream
+from tokenloom.reader.mixture import Mixture, Stream
 from tokenloom.storage.cache import partial_shard
 from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.formats import blocks as blocks_module
@@ -185,7 +185,7 @@ def test_members_with_conversations_have_one_policy(reference: str, tmp_path: Pa
     text = TokenDataset(make_store(tmp_path, (100,)), seq_len=_T, learn="last")
     with pytest.raises(ValueError, match="same learn: 'one' has assistant, 'other' has all"):
         Mixture({"text": (text, 1), "one": (one, 1), "other": (other, 1)})
-    assert make_stream(Mixture({"text": (text, 1), "one": (one, 1)}), "full", 0, None).format.learn == "assistant"
+    assert Stream(Mixture({"text": (text, 1), "one": (one, 1)}), "full", 0, None).format.learn == "assistant"
 
 
 def test_a_state_names_the_policy_only_where_there_are_conversations(reference: str, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tests.servers.s3_server import BUCKET, upload
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.mixture import Mixture, make_stream
+from tokenloom.reader.mixture import Mixture, Stream
 from tokenloom.reader.order import ORDERS, Order, permute
 from tokenloom.reader.ranks import DataRank, Steps
 from tokenloom.reader.trace import (
@@ -207,7 +207,7 @@ def test_sightings_of_a_document_are_all_samples_that_have_it(built: Built, pack
         for document in sample["documents"]:
             assert document["text"] is None
             samples_of.setdefault(document["content"], []).append(index)
-    stream, steps = make_stream(data, "full", 3, None), Steps(DataRank(0, 3, "test"), 2, None)
+    stream, steps = Stream(data, "full", 3, None), Steps(DataRank(0, 3, "test"), 2, None)
     version = data.shards.manifest.version
     for content, tokens in _documents_of(data.reference).items():
         seen = find_sightings(stream, version, "train", [tokens], steps, range(2, 4))
@@ -227,7 +227,7 @@ def test_a_document_that_begins_with_the_shared_token_of_concat_is_in_both_sampl
     assert (first[-1]["start"], first[-1]["end"]) == (seq_len, seq_len + 1)
     assert first[-1]["content"] == second[0]["content"]
     seen = find_sightings(
-        make_stream(short, "sequential", 0, None),
+        Stream(short, "sequential", 0, None),
         short.shards.manifest.version,
         "train",
         [ShardTokens(0, seq_len, seq_len + 1)],
@@ -263,7 +263,7 @@ def test_a_padded_batch_has_only_the_samples_that_exist(built: Built) -> None:
 
 
 def test_all_ranks_together_are_one_range_of_the_stream(built: Built) -> None:
-    stream = make_stream(built.dataset(), "block", 5, None)
+    stream = Stream(built.dataset(), "block", 5, None)
     steps = Steps(DataRank(0, 3, "test"), 2, None)
     found = trace_step(stream, steps, step_position(steps, 4, start=7), range(3), 0)
     assert [sample["rank"] for sample in found] == [0, 0, 1, 1, 2, 2]

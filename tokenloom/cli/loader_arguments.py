@@ -112,7 +112,7 @@ def open_stream(reference: str | None, arguments: TracedLoader) -> tuple[Stream,
         StoreError: the version or split does not exist.
     """
     from tokenloom.reader.dataset import open_source
-    from tokenloom.reader.mixture import check_state, decode_state, make_stream
+    from tokenloom.reader.mixture import Stream, check_state, decode_state
 
     if arguments.state is None:
         if arguments.store:
@@ -121,7 +121,7 @@ def open_stream(reference: str | None, arguments: TracedLoader) -> tuple[Stream,
         if not len(data):
             raise NoSamples(data.why_empty())
         with as_usage_errors():
-            return make_stream(data, arguments.order or "block", arguments.seed or 0, arguments.lanes), 0
+            return Stream(data, arguments.order or "block", arguments.seed or 0, arguments.lanes), 0
     for name in _OF_STATE:
         if name in arguments.given:
             raise SpecError(f"{option(name)}: --state determines it; omit it")
@@ -130,7 +130,7 @@ def open_stream(reference: str | None, arguments: TracedLoader) -> tuple[Stream,
     stores = _stores_of(reference, arguments, state["stream"])
     with as_usage_errors():
         source, order = open_source(stores, state, {})
-        stream = make_stream(source, **order)
+        stream = Stream(source, **order)
     with _naming_state(arguments.state):
         return stream, check_state(state, stream.fingerprint())
 

@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from tokenloom.reader.arguments import checked_int
 from tokenloom.reader.batch import WHOLE_BATCH, Batch
 from tokenloom.reader.feed import HostFeed
-from tokenloom.reader.mixture import SampleSource, make_stream
+from tokenloom.reader.mixture import SampleSource, Stream
 from tokenloom.reader.prefetch import PhaseTimes
 from tokenloom.reader.ranks import Steps, find_ranks
 from tokenloom.storage.formats.arrays import Int64s
@@ -58,14 +58,14 @@ class SampleStream(IterableDataset[Batch]):
         self._source, self._order = source, (order, seed, lanes)
         self._start, self._batch_size = start, batch_size
         ranks = find_ranks(rank, world_size, mesh, dims)
-        stream = make_stream(source, order, seed, lanes)
+        stream = Stream(source, order, seed, lanes)
         self._steps = Steps(ranks, batch_size or 1, stream.num_samples, num_epochs, drop_last, start)
 
     def __iter__(self) -> Iterator[Batch]:
         worker = get_worker_info()
         index, count = (worker.id, worker.num_workers) if worker else (0, 1)
         batch_size = self._steps.batch_size
-        stream = make_stream(self._source, *self._order)
+        stream = Stream(self._source, *self._order)
         feed = HostFeed(stream.format, batch_size, 1, 4, torch.device("cpu"), PhaseTimes())
         for steps in self._step_groups(index, count):
             positions = np.concatenate([self._positions(step) for step in steps])

@@ -30,9 +30,9 @@ from tokenloom.reader.feed import CudaFeed, HostFeed
 from tokenloom.reader.mixture import (
     LoaderState,
     SampleSource,
+    Stream,
     check_state,
     make_state,
-    make_stream,
 )
 from tokenloom.reader.prefetch import LoaderStats, PhaseTimes, Prefetcher, Waits, html_table, loader_stats
 from tokenloom.reader.producer import Made, Producer, block_bytes
@@ -116,7 +116,7 @@ class TokenLoader:
             refuse_others(others, "this loader: ")
         batch_size = checked_int("batch_size", batch_size, 1)
         self.source = source
-        self.stream = make_stream(source, order, seed, lanes)
+        self.stream = Stream(source, order, seed, lanes)
         self.device = torch_device(device)
         self.ranks = find_ranks(rank, world_size, mesh, dims)
         num_samples = self.stream.num_samples
@@ -330,7 +330,7 @@ class TokenLoader:
     def stats(self) -> LoaderStats:
         """Sum up what the loader has done so far, and name what limits it."""
         batch_tokens = self.steps.batch_size * self.stream.format.seq_len
-        memory = self.stream.memory() | {"batches ahead": self.prefetch * self._batch_bytes}
+        memory = {"mapped": self.stream.mapped_bytes(), "batches ahead": self.prefetch * self._batch_bytes}
         return loader_stats(self._waits, self._times, batch_tokens, memory)
 
     def describe(self) -> str:

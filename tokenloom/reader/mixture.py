@@ -6,7 +6,6 @@ state is the fingerprint of the stream and the number of samples that all ranks 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, NamedTuple, TypeAlias, TypedDict, cast
@@ -15,7 +14,6 @@ import numpy as np
 
 from tokenloom.errors import FormatError, TokenloomError
 from tokenloom.reader.arguments import checked_int
-from tokenloom.reader.batch import BatchFormat
 from tokenloom.reader.order import ORDER_VERSION, Order, Schedule
 from tokenloom.reader.prefetch import html_table
 from tokenloom.reader.samples import SplitSamples
@@ -154,165 +152,6 @@ def _differences(theirs: Mapping[str, object], mine: Mapping[str, object], path:
     return found
 
 
-class Turns(NamedTuple):
-    """Some positions of a stream that one member takes."""
-
-    name: str | None  # None in the stream of a dataset alone
-    number: int  # its position among the members
-    member: DatasetStream
-    rows: Int64s  # (n,) indices of these positions among all that were asked for
-    positions: Int64s  # (n,) positions in the member's own stream
-
-
-class _Stream(ABC):
-    """An endless global sequence of samples that the ranks of a loader share.
-
-    Attributes:
-        members: the streams of the datasets by name; that of a dataset alone has the name None.
-        format: the form of a batch.
-        is_remote: whether a store is.
-        opens_slowly: whether opening shards takes so long that it should begin ahead of need.
-    """
-
-    members: Mapping[str | None, DatasetStream]
-    format: BatchFormat
-    is_remote: bool
-    opens_slowly: bool
-
-    @abstractmethod
-    def turns(self, positions: Int64s) -> Iterator[Turns]:
-        """Divide (n,) positions among the members that take them."""
-
-    def memory(self) -> dict[str, int]:
-        """Count the bytes that are mapped."""
-        files = [each for member in self.members.values() for each in member.dataset.files]
-        return {"mapped": sum(each.num_bytes(index) for each in files for index in list(each.opened))}
-
-    def window(self, positions: Int64s, num_rows: int) -> TokenWindow:
-        """Find the rows of the samples at (n,) positions; they are padded to `num_rows`."""
-        parts = []
-        for turns in self.turns(positions):
-            data = turns.member.dataset
-            pieces = data.locate(turns.member.order.samples(turns.positions))
-            epoch = int(turns.positions[:1].sum()) // len(data)
-            parts.append(WindowPart(data.files, turns.rows, pieces, turns.number, epoch))
-        return TokenWindow(parts, num_rows, self.format)
-
-    def shards_of(self, positions: Int64s) -> Iterator[tuple[SplitSamples, list[int]]]:
-        """Yield the shards that hold the samples at (n,) positions, by dataset, in order of first need."""
-        for turns in self.turns(positions):
-            data, own = turns.member.dataset, turns.positions
-            near = own[own < own[:1].sum() + len(data)]  # later epochs have the same shards
-            shards, first = np.unique(data.shards_of(turns.member.order.samples(near)), return_index=True)
-            yield data, shards[np.argsort(first)].tolist()
-
-
-class DatasetStream(_Stream):
-    """The samples of one dataset, epoch after epoch, each epoch in its own order."""
-
-    def __init__(self, dataset: SplitSamples, order: str, seed: int, lanes: int | None) -> None:
-        if not len(dataset):
-            raise ValueError(dataset.why_empty())
-        self.dataset, self.format, self.num_samples = dataset, dataset.format, len(dataset)
-        self.order = Order(order, dataset.counts, seed, lanes)
-        self.is_remote = dataset.shards.cache is not None
-        self.opens_slowly = self.is_remote or dataset.plans_shards
-
-    @property
-    def members(self) -> Mapping[str | None, DatasetStream]:  # type: ignore[override]  # kept, it would be a cycle
-        """The only member."""
-        return {None: self}
-
-    def describe(self) -> list[str]:
-        """Describe what is read, in which order, as lines of text."""
-        lanes = f", {self.order.lanes} lanes" if self.order.name == "block" else ""
-        return [*self.dataset.describe(), f"order     {self.order.name}{lanes}, seed {self.order.seed}"]
-
-    def fingerprint(self) -> DatasetFingerprint:
-        """Describe what determines the sample at a position, and what a model learns from it."""
-        data, order, manifest = self.dataset, self.order, self.dataset.shards.manifest
-        return DatasetFingerprint(
-            dataset=manifest.dataset,
-            version=manifest.version,
-            split=data.split,
-            seq_len=data.seq_len,
-            packing=data.packing,
-            labels=data.format.labels,
-            mask_documents=data.format.mask_documents,
-            order=order.name,
-            order_version=ORDER_VERSION,
-            lanes=order.lanes if order.name == "block" else None,
-            seed=order.seed,
-            learn=list(data.format.learn) if isinstance(data.format.learn, tuple) else data.format.learn,
-        )
-
-    def turns(self, positions: Int64s) -> Iterator[Turns]:
-        """Divide (n,) positions among the members that take them."""
-        yield Turns(None, 0, self, np.arange(len(positions)), positions)
-
-    def positions(self, name: str | None, own: Int64s) -> Int64s:
-        """Find the positions at (n,) positions of a member's own, the inverse of `turns`; -1 if it gets no turn."""
-        return own
-
-
-class MixtureStream(_Stream):
-    """The samples of several datasets, by turns.
-
-    Args:
-        members: the streams of the datasets by name, all of one batch format.
-        schedule: whose turn each position is.
-        lanes: as given for all members.
-    """
-
-    num_samples = None
-
-    def __init__(self, members: Mapping[str, DatasetStream], schedule: Schedule, lanes: int | None) -> None:
-        self.members = dict(members.items())
-        self._schedule, self._lanes = schedule, None if lanes is None else checked_int("lanes", lanes, 1)
-        formats = [member.format for member in members.values()]
-        learn = next((form.learn for form in formats if form.learn is not None), None)
-        self.format = replace(formats[0], learn=learn)
-        self.is_remote = any(member.is_remote for member in members.values())
-        self.opens_slowly = any(member.opens_slowly for member in members.values())
-
-    def describe(self) -> list[str]:
-        """Describe what is read, in which order, as lines of text."""
-        return describe_mixture(self.members, self._schedule)
-
-    def fingerprint(self) -> MixtureFingerprint:
-        """Describe what determines the sample at a position, and what a model learns from it."""
-        members = {str(name): member.fingerprint() for name, member in self.members.items()}
-        stages = [FingerprintStage(stage.start, stage.weights) for stage in self._schedule.stages]
-        return MixtureFingerprint(members, list(members), stages, self._lanes)
-
-    def turns(self, positions: Int64s) -> Iterator[Turns]:
-        """Divide (n,) positions among the members that take them."""
-        members, ordinals = self._schedule.turns(positions)
-        for number, (name, member) in enumerate(self.members.items()):
-            rows = np.flatnonzero(members == number)
-            if len(rows):
-                yield Turns(name, number, member, rows, ordinals[rows])
-
-    def positions(self, name: str | None, own: Int64s) -> Int64s:
-        """Find the positions at (n,) positions of a member's own, the inverse of `turns`; -1 if it gets no turn."""
-        return self._schedule.positions(list(self.members).index(name), own)
-
-
-Stream: TypeAlias = DatasetStream | MixtureStream
-
-
-def describe_mixture(
-    members: Mapping[str | None, DatasetStream] | Mapping[str, SplitSamples], schedule: Schedule
-) -> list[str]:
-    """Describe the members of a mixture and their shares, as lines of text."""
-    lines = [line for name, member in members.items() for line in (f"member    {name}", *member.describe())]
-    for stage in schedule.stages:
-        weights, total = zip(members, stage.weights, strict=True), sum(stage.weights)
-        shares = ", ".join(f"{name} {weight / total:.4g}" for name, weight in weights)
-        lines.append(f"mixture   from sample {stage.start:,}: {shares}")
-    return lines
-
-
 class Mixture:
     """Several datasets by weight; a weight counts samples.
 
@@ -355,24 +194,17 @@ class Mixture:
         return f"Mixture({names})"
 
     def _repr_html_(self) -> str:
-        return html_table("Mixture", describe_mixture(self.datasets, self.schedule))
+        lines = [line for name, data in self.datasets.items() for line in (f"member    {name}", *data.describe())]
+        return html_table("Mixture", [*lines, *self.describe_shares()])
 
-
-#: a TokenDataset or a Mixture
-SampleSource: TypeAlias = SplitSamples | Mixture
-
-
-def make_stream(source: SampleSource, order: str, seed: int, lanes: int | None) -> Stream:
-    """Order the samples of a source; the order, seed and lanes are those of each member's own stream in a mixture.
-
-    Raises TypeError if the source is neither a TokenDataset nor a Mixture, ValueError if an argument is out of range.
-    """
-    if isinstance(source, SplitSamples):
-        return DatasetStream(source, order, seed, lanes)
-    if not isinstance(source, Mixture):
-        raise TypeError(f"the source must be a TokenDataset or a Mixture, not a {type(source).__name__}")
-    members = {name: DatasetStream(data, order, seed, lanes) for name, data in source.datasets.items()}
-    return MixtureStream(members, source.schedule, lanes)
+    def describe_shares(self) -> list[str]:
+        """Describe the shares of the members, as lines of text."""
+        lines = []
+        for stage in self.schedule.stages:
+            weights, total = zip(self.datasets, stage.weights, strict=True), sum(stage.weights)
+            shares = ", ".join(f"{name} {weight / total:.4g}" for name, weight in weights)
+            lines.append(f"mixture   from sample {stage.start:,}: {shares}")
+        return lines
 
 
 def _check_alike(datasets: Mapping[str, SplitSamples]) -> None:
@@ -396,3 +228,138 @@ def _check_alike(datasets: Mapping[str, SplitSamples]) -> None:
 
 def _described(tokenizer: TokenizerEntry) -> str:
     return f"{described_tokenizer(fields_of(tokenizer))}, fingerprint {tokenizer.fingerprint[:8]}..."
+
+
+#: a TokenDataset or a Mixture
+SampleSource: TypeAlias = SplitSamples | Mixture
+
+
+class Member(NamedTuple):
+    """A dataset of a stream, and the order of its samples."""
+
+    dataset: SplitSamples
+    order: Order
+
+    def describe(self) -> list[str]:
+        """Describe what is read, in which order, as lines of text."""
+        lanes = f", {self.order.lanes} lanes" if self.order.name == "block" else ""
+        return [*self.dataset.describe(), f"order     {self.order.name}{lanes}, seed {self.order.seed}"]
+
+    def fingerprint(self) -> DatasetFingerprint:
+        """Describe what determines the sample at a position, and what a model learns from it."""
+        data, order, manifest = self.dataset, self.order, self.dataset.shards.manifest
+        return DatasetFingerprint(
+            dataset=manifest.dataset,
+            version=manifest.version,
+            split=data.split,
+            seq_len=data.seq_len,
+            packing=data.packing,
+            labels=data.format.labels,
+            mask_documents=data.format.mask_documents,
+            order=order.name,
+            order_version=ORDER_VERSION,
+            lanes=order.lanes if order.name == "block" else None,
+            seed=order.seed,
+            learn=list(data.format.learn) if isinstance(data.format.learn, tuple) else data.format.learn,
+        )
+
+
+class Turns(NamedTuple):
+    """Some positions of a stream that one member takes."""
+
+    name: str | None  # None in the stream of a dataset alone
+    number: int  # its position among the members
+    member: Member
+    rows: Int64s  # (n,) indices of these positions among all that were asked for
+    positions: Int64s  # (n,) positions in the member's own stream
+
+
+class Stream:
+    """An endless global sequence of samples that the ranks of a loader share.
+
+    A dataset is read epoch after epoch, each in its own order; the datasets of a mixture take turns.
+
+    Args:
+        source: a TokenDataset or a Mixture.
+        order, seed, lanes: of each dataset's own samples.
+
+    Attributes:
+        members: the datasets by name; a dataset alone has the name None.
+        format: the form of a batch.
+        num_samples: in an epoch; None for a mixture, which has no epochs.
+        is_remote: whether a store is.
+        opens_slowly: whether opening shards takes so long that it should begin ahead of need.
+
+    Raises TypeError if the source is neither, ValueError if an argument is out of range or a dataset has no samples.
+    """
+
+    def __init__(self, source: SampleSource, order: str, seed: int, lanes: int | None) -> None:
+        if not isinstance(source, SplitSamples | Mixture):
+            raise TypeError(f"the source must be a TokenDataset or a Mixture, not a {type(source).__name__}")
+        self._mixture = source if isinstance(source, Mixture) else None
+        datasets = [source] if isinstance(source, SplitSamples) else [*source.datasets.values()]
+        names = [None] if isinstance(source, SplitSamples) else [*source.datasets]
+        for data in datasets:
+            if not len(data):
+                raise ValueError(data.why_empty())
+        self._lanes = None if lanes is None else checked_int("lanes", lanes, 1)
+        members = [Member(data, Order(order, data.counts, seed, lanes)) for data in datasets]
+        self.members: dict[str | None, Member] = dict(zip(names, members, strict=True))
+        learn = next((data.format.learn for data in datasets if data.format.learn is not None), None)
+        self.format = replace(datasets[0].format, learn=learn)
+        self.num_samples = None if self._mixture else len(datasets[0])
+        self.is_remote = any(data.shards.cache is not None for data in datasets)
+        self.opens_slowly = self.is_remote or any(data.plans_shards for data in datasets)
+
+    def describe(self) -> list[str]:
+        """Describe what is read, in which order, as lines of text."""
+        lines = []
+        for name, member in self.members.items():
+            lines += [*([] if name is None else [f"member    {name}"]), *member.describe()]
+        return lines + (self._mixture.describe_shares() if self._mixture else [])
+
+    def fingerprint(self) -> Fingerprint:
+        """Describe what determines the sample at a position, and what a model learns from it."""
+        members = {str(name): member.fingerprint() for name, member in self.members.items()}
+        if self._mixture is None:
+            return members["None"]
+        stages = [FingerprintStage(stage.start, stage.weights) for stage in self._mixture.schedule.stages]
+        return MixtureFingerprint(members, list(members), stages, self._lanes)
+
+    def turns(self, positions: Int64s) -> Iterator[Turns]:
+        """Divide (n,) positions among the members that take them."""
+        if self._mixture is None:
+            yield Turns(None, 0, self.members[None], np.arange(len(positions)), positions)
+            return
+        numbers, ordinals = self._mixture.schedule.turns(positions)
+        for number, (name, member) in enumerate(self.members.items()):
+            rows = np.flatnonzero(numbers == number)
+            if len(rows):
+                yield Turns(name, number, member, rows, ordinals[rows])
+
+    def positions(self, name: str | None, own: Int64s) -> Int64s:
+        """Find the positions at (n,) positions of a member's own, the inverse of `turns`; -1 if it gets no turn."""
+        return own if self._mixture is None else self._mixture.schedule.positions(list(self.members).index(name), own)
+
+    def window(self, positions: Int64s, num_rows: int) -> TokenWindow:
+        """Find the rows of the samples at (n,) positions; they are padded to `num_rows`."""
+        parts = []
+        for turns in self.turns(positions):
+            data, order = turns.member
+            pieces = data.locate(order.samples(turns.positions))
+            epoch = int(turns.positions[:1].sum()) // len(data)
+            parts.append(WindowPart(data.files, turns.rows, pieces, turns.number, epoch))
+        return TokenWindow(parts, num_rows, self.format)
+
+    def shards_of(self, positions: Int64s) -> Iterator[tuple[SplitSamples, list[int]]]:
+        """Yield the shards that hold the samples at (n,) positions, by dataset, in order of first need."""
+        for turns in self.turns(positions):
+            data, own = turns.member.dataset, turns.positions
+            near = own[own < own[:1].sum() + len(data)]  # later epochs have the same shards
+            shards, first = np.unique(data.shards_of(turns.member.order.samples(near)), return_index=True)
+            yield data, shards[np.argsort(first)].tolist()
+
+    def mapped_bytes(self) -> int:
+        """Count the bytes of the open files."""
+        files = [each for member in self.members.values() for each in member.dataset.files]
+        return sum(each.num_bytes(index) for each in files for index in list(each.opened))

@@ -16,7 +16,7 @@ from typing import NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 
-from tokenloom.reader.mixture import DatasetStream, Stream
+from tokenloom.reader.mixture import Member, Stream
 from tokenloom.reader.ranks import Steps
 from tokenloom.reader.samples import SplitSamples
 from tokenloom.storage.formats.arrays import Int64s
@@ -300,7 +300,7 @@ def _shard_samples(data: SplitSamples, shard: int, ranges: Int64s) -> Iterator[I
 
 
 def _sightings(
-    stream: Stream, member: str | None, own: DatasetStream, samples: Int64s, steps: Steps, epoch: int
+    stream: Stream, member: str | None, own: Member, samples: Int64s, steps: Steps, epoch: int
 ) -> Iterator[Sighting]:
     positions = stream.positions(member, own.order.positions(samples, epoch))
     is_taken = positions >= 0
