@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import resource
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -97,7 +99,7 @@ def test_a_shard_whose_first_blocks_are_in_memory_is_not_read_further(
     reference: str, events: list[tuple[Any, ...]], is_cold: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocks = itertools.count(0, int(is_cold))
-    monkeypatch.setattr(shard_data, "disk_waits", lambda: (0, next(blocks)))
+    monkeypatch.setattr(resource, "getrusage", lambda _: SimpleNamespace(ru_majflt=0, ru_inblock=next(blocks)))
     monkeypatch.setattr(shard_data, "WARM_READS", 1)
     monkeypatch.setattr(shard_data, "WARM_SECONDS", 60.0)
     loader = TokenLoader(TokenDataset(reference, seq_len=500), 4, rank=0, world_size=1, prefetch=0, num_epochs=1)

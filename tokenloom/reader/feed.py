@@ -12,6 +12,7 @@ that read it are done, and memory on the device in the order of the side stream,
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -212,22 +213,19 @@ class HostFeed:
 
     def make(self, window: TokenWindow, first: int, num_batches: int) -> list[Batch]:
         """Make the batches of rows [first, first + num_batches * batch_size) of a window."""
-        end = first + num_batches * self._batch_size
-        with self._times.gather:
-            tokens = window.tokens(first, end)
-            classes = window.classes(first, end) if self._form.needs_classes else None
-        counts = [self._num_labels] * num_batches
-        if not (self._needs_targets or window.has_padding):
-            with self._times.copy:
-                ids_and_labels = self._pool.take()[:num_batches]
-                widen(self._form, tokens, ids_and_labels)
+        end, begin = first + num_batches * self._batch_size, time.perf_counter()
+        tokens = window.tokens(first, end)
+        classes = window.classes(first, end) if self._form.needs_classes else None
+        begin = self._times.add("gather", begin)
+        ids_and_labels, counts = self._pool.take()[:num_batches], [self._num_labels] * num_batches
+        if self._needs_targets or window.has_padding:
+            targets = Targets(window, first, end, self._batch_size, classes)
+            counts = targets.counts()
+            begin = self._times.add("pack", begin)
+            targets.write(tokens, ids_and_labels)
         else:
-            with self._times.pack:
-                targets = Targets(window, first, end, self._batch_size, classes)
-                counts = targets.counts()
-            with self._times.copy:
-                ids_and_labels = self._pool.take()[:num_batches]
-                targets.write(tokens, ids_and_labels)
+            widen(self._form, tokens, ids_and_labels)
+        begin = self._times.add("copy", begin)
         with self._outside_inference():
             tensors = [*map(self._tensor, ids_and_labels.reshape(2 * num_batches, *ids_and_labels.shape[2:]))]
             batches: list[Batch] = [
@@ -235,8 +233,8 @@ class HostFeed:
                 for ids, labels, count in zip(tensors[::2], tensors[1::2], counts, strict=True)
             ]
             if self._form.fields:
-                with self._times.pack:
-                    self._add_fields(window, first, end, batches, classes)
+                self._add_fields(window, first, end, batches, classes)
+                self._times.add("pack", begin)
         return batches
 
     def _add_fields(
@@ -303,29 +301,30 @@ class CudaFeed:
     def make(self, window: TokenWindow, first: int, num_batches: int) -> list[_NarrowBatch]:
         """Gather the rows of the batches, and begin to copy them to the device."""
         end, by_rows = first + num_batches * self._batch_size, [self._batch_size] * num_batches
-        with self._times.gather:
-            shared: dict[str, _Shared] = {"tokens": (window.tokens(first, end), by_rows)}
-            classes = window.classes(first, end) if self._form.needs_classes else None
+        begin = time.perf_counter()
+        shared: dict[str, _Shared] = {"tokens": (window.tokens(first, end), by_rows)}
+        classes = window.classes(first, end) if self._form.needs_classes else None
+        begin = self._times.add("gather", begin)
         max_seqlens: list[int] = []
-        with self._times.pack:
-            targets = Targets(window, first, end, self._batch_size, classes)
-            counts = targets.counts()
-            if (flags := targets.ignored()) is not None:
-                shared["flags"] = (flags, by_rows)
-            elif len(targets.positions):
-                shared["positions"] = (targets.positions, np.bincount(targets.batches, minlength=num_batches).tolist())
-            for name in self._form.row_fields:
-                values = np.empty((end - first, self._form.seq_len), np.int32)
-                window.boundaries.write(name, first, end, values)
-                shared[name] = (values, by_rows)
-            if "cu_seqlens" in self._form.fields:
-                shared["cu_seqlens"], max_seqlens = self._cu_seqlens(window, first, num_batches)
+        targets = Targets(window, first, end, self._batch_size, classes)
+        counts = targets.counts()
+        if (flags := targets.ignored()) is not None:
+            shared["flags"] = (flags, by_rows)
+        elif len(targets.positions):
+            shared["positions"] = (targets.positions, np.bincount(targets.batches, minlength=num_batches).tolist())
+        for name in self._form.row_fields:
+            values = np.empty((end - first, self._form.seq_len), np.int32)
+            window.boundaries.write(name, first, end, values)
+            shared[name] = (values, by_rows)
+        if "cu_seqlens" in self._form.fields:
+            shared["cu_seqlens"], max_seqlens = self._cu_seqlens(window, first, num_batches)
         if classes is not None and "classes" in self._form.fields:
             shared["classes"] = (self._form.of_labels(classes), by_rows)
         if "member" in self._form.fields:
             shared["member"] = (window.members(first, end), by_rows)
-        with self._times.copy:
-            copied, parts = self._copy(shared)
+        begin = self._times.add("pack", begin)
+        copied, parts = self._copy(shared)
+        self._times.add("copy", begin)
         return [
             _NarrowBatch(
                 copied,

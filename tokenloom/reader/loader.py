@@ -34,7 +34,7 @@ from tokenloom.reader.mixture import (
     check_state,
     make_state,
 )
-from tokenloom.reader.prefetch import LoaderStats, PhaseTimes, Prefetcher, Waits, html_table, loader_stats
+from tokenloom.reader.prefetch import LoaderStats, PhaseTimes, Prefetcher, Waits, html_table
 from tokenloom.reader.producer import Made, Producer, block_bytes
 from tokenloom.reader.ranks import Steps, compare_ranks, find_ranks, ranks_text
 from tokenloom.wording import counted, shown_bytes
@@ -331,7 +331,7 @@ class TokenLoader:
         """Sum up what the loader has done so far, and name what limits it."""
         batch_tokens = self.steps.batch_size * self.stream.format.seq_len
         memory = {"mapped": self.stream.mapped_bytes(), "batches ahead": self.prefetch * self._batch_bytes}
-        return loader_stats(self._waits, self._times, batch_tokens, memory)
+        return self._waits.stats(self._times, batch_tokens, memory)
 
     def describe(self) -> str:
         """Return how a batch is made, as text: shards, packing, order, and the shapes and types on the way."""

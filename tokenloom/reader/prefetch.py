@@ -149,63 +149,18 @@ def _stop(room: SimpleQueue[int], thread: threading.Thread, pid: int) -> None:
         thread.join(_JOIN_SECONDS)  # after a timeout, it ends once its current items are made
 
 
-class Phase:
-    """Adds up the time of `with` blocks, not nested; a class, because a generator takes three times as long."""
-
-    seconds = 0.0
-
-    def __enter__(self) -> None:
-        self._begin = time.perf_counter()
-
-    def __exit__(self, *error: object) -> None:
-        self.seconds += time.perf_counter() - self._begin
-
-
 @dataclass
 class PhaseTimes:
-    """Time spent in each phase of making batches, and bytes read ahead of them, by whichever thread makes them."""
+    """Seconds spent in each phase of making batches, and bytes read ahead of them, by whichever thread makes them."""
 
-    read: Phase = field(default_factory=Phase)
-    gather: Phase = field(default_factory=Phase)
-    pack: Phase = field(default_factory=Phase)
-    copy: Phase = field(default_factory=Phase)
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     bytes_read_ahead: int = 0
 
-    @property
-    def seconds(self) -> dict[str, float]:
-        """The seconds of each phase, by its name."""
-        return {name: getattr(self, name).seconds for name in PHASES}
-
-
-@dataclass
-class Waits:
-    """How long a consumer waited for its batches: the total, and each of the last 16,384 waits."""
-
-    num_batches: int = 0
-    total: float = 0.0
-    first: float | None = None  # seconds to the first batch, which the total leaves out
-    _begin: float = 0.0
-    _end: float = 0.0
-    _last: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT_WAITS))
-
-    def add(self, begin: float, end: float) -> None:
-        """Note that a batch was requested at `begin` and returned at `end`."""
-        self._end = end
-        if self.first is None:
-            self.first, self._begin = end - begin, end
-            return
-        self._last.append(end - begin)
-        self.num_batches += 1
-        self.total += end - begin
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds from the first batch to the last one."""
-        return self._end - self._begin
-
-    def quantile(self, share: float) -> float:
-        """Compute a quantile of the last waits, in seconds; 0 before the second batch."""
-        return float(np.quantile(self._last, share)) if self._last else 0.0
+    def add(self, phase: str, begin: float) -> float:
+        """Add the time since `begin` to a phase; return the time at which the next one begins."""
+        now = time.perf_counter()
+        self.seconds[phase] += now - begin
+        return now
 
 
 @dataclass(frozen=True)
@@ -244,29 +199,50 @@ class LoaderStats:
         return "\n".join(lines)
 
 
-def loader_stats(waits: Waits, times: PhaseTimes, batch_tokens: int, memory: dict[str, int]) -> LoaderStats:
-    """Sum up the waits of a consumer and the times of a producer.
+@dataclass
+class Waits:
+    """How long a consumer waited for its batches: the total, and each of the last 16,384 waits."""
 
-    Args:
-        waits, times: of one loader.
-        batch_tokens: the inputs of a batch.
-        memory: bytes of mapped shards, and of batches made ahead.
-    """
-    elapsed = waits.elapsed or float("inf")
-    idle_ratio = waits.total / elapsed
-    return LoaderStats(
-        batches=waits.num_batches + (waits.first is not None),
-        tokens_per_second=waits.num_batches * batch_tokens / elapsed,
-        first_batch=waits.first or 0.0,
-        wait_mean=waits.total / max(1, waits.num_batches),
-        wait_p50=waits.quantile(0.5),
-        wait_p99=waits.quantile(0.99),
-        idle_ratio=idle_ratio,
-        phases=times.seconds,
-        memory=memory,
-        bytes_read_ahead=times.bytes_read_ahead,
-        bottleneck=_bottleneck(waits.num_batches, idle_ratio, times.seconds),
-    )
+    num_batches: int = 0
+    total: float = 0.0
+    first: float | None = None  # seconds to the first batch, which the total leaves out
+    _begin: float = 0.0
+    _end: float = 0.0
+    _last: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT_WAITS))
+
+    def add(self, begin: float, end: float) -> None:
+        """Note that a batch was requested at `begin` and returned at `end`."""
+        self._end = end
+        if self.first is None:
+            self.first, self._begin = end - begin, end
+            return
+        self._last.append(end - begin)
+        self.num_batches += 1
+        self.total += end - begin
+
+    def stats(self, times: PhaseTimes, batch_tokens: int, memory: dict[str, int]) -> LoaderStats:
+        """Sum up the waits of a consumer and the times of a producer.
+
+        Args:
+            times: of the producer.
+            batch_tokens: the inputs of a batch.
+            memory: bytes of mapped shards, and of batches made ahead.
+        """
+        elapsed = self._end - self._begin or float("inf")
+        median, slowest = np.quantile(self._last, [0.5, 0.99]).tolist() if self._last else (0.0, 0.0)
+        return LoaderStats(
+            batches=self.num_batches + (self.first is not None),
+            tokens_per_second=self.num_batches * batch_tokens / elapsed,
+            first_batch=self.first or 0.0,
+            wait_mean=self.total / max(1, self.num_batches),
+            wait_p50=median,
+            wait_p99=slowest,
+            idle_ratio=self.total / elapsed,
+            phases=dict(times.seconds),
+            memory=memory,
+            bytes_read_ahead=times.bytes_read_ahead,
+            bottleneck=_bottleneck(self.num_batches, self.total / elapsed, times.seconds),
+        )
 
 
 def _bottleneck(num_batches: int, idle_ratio: float, phases: dict[str, float]) -> str:

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeAlias
@@ -128,11 +130,12 @@ class Producer:
         growth = _GROWTH_OPENING if self._planners else _GROWTH
         num_steps = min(growth * self._window_steps or 1, max(1, self._window_rows // self._steps.batch_size))
         num_steps = num_steps if self._left is None else min(num_steps, self._left)
-        with self._times.read:
-            positions = self._steps.positions(self._position, num_steps)
-            if self._planners:
-                self._prepare(self._stream.shards_of(positions), waits=True)
-            self._window = self._stream.window(positions, num_steps * self._steps.batch_size)
+        begin = time.perf_counter()
+        positions = self._steps.positions(self._position, num_steps)
+        if self._planners:
+            self._prepare(self._stream.shards_of(positions), waits=True)
+        self._window = self._stream.window(positions, num_steps * self._steps.batch_size)
+        self._times.add("read", begin)
         for part in self._window.parts:
             shards = np.flatnonzero(np.bincount(part.rows.shards + 1)[1:]).tolist()
             for files in part.files:
@@ -179,6 +182,7 @@ class _Read(NamedTuple):
     result: SimpleQueue[int | BaseException]
 
 
+@dataclass
 class ReadAhead:
     """Reads what the rows of a window need into the system's cache before they are copied.
 
@@ -188,28 +192,30 @@ class ReadAhead:
         times: adds up the seconds waited, and the bytes read.
     """
 
-    def __init__(self, block: int, num_threads: int, times: PhaseTimes) -> None:
-        self._block, self._num_threads, self._times = block, num_threads, times
-        self._planned: SimpleQueue[_Read | None] = SimpleQueue()  # in the order of need; None ends a thread
-        self._pending: deque[_Read] = deque()  # reads that were planned and not waited for
-        self._num_started, self._is_ended = 0, False
+    block: int
+    num_threads: int
+    times: PhaseTimes
+    _planned: SimpleQueue[_Read | None] = field(default_factory=SimpleQueue)  # in order of need; None ends a thread
+    _pending: deque[_Read] = field(default_factory=deque)  # reads that were planned and not waited for
+    _num_started: int = 0
+    _is_ended: bool = False
 
     def plan(self, window: TokenWindow) -> None:
         """Begin to read what a window needs, in the order of need."""
-        if not self._num_threads or self._is_ended:
+        if not self.num_threads or self._is_ended:
             return
         widths = (window.form.dtype.itemsize, 1)  # a token, and its class
         reads = [
             read
             for part in window.parts
             for files, width in zip(part.files, widths, strict=False)
-            for read in _reads_of(part, files, width, self._block)
+            for read in _reads_of(part, files, width, self.block)
         ]
         reads.sort(key=lambda read: read.row)
         self._pending.extend(reads)
         for read in reads:
             self._planned.put(read)
-        while self._num_started < min(self._num_threads, len(reads)) and not self._is_ended:
+        while self._num_started < min(self.num_threads, len(reads)) and not self._is_ended:
             self._num_started += 1
             threading.Thread(target=_read, args=(self._planned,), name="tokenloom-io", daemon=True).start()
 
@@ -217,12 +223,13 @@ class ReadAhead:
         """Wait until what the rows before `end` need is read; raise what a read raised."""
         if not self._pending or self._pending[0].row >= end:
             return
-        with self._times.read:
-            while self._pending and self._pending[0].row < end and not self._is_ended:
-                result = self._pending.popleft().result.get()
-                if isinstance(result, BaseException):
-                    raise result
-                self._times.bytes_read_ahead += result
+        begin = time.perf_counter()
+        while self._pending and self._pending[0].row < end and not self._is_ended:
+            result = self._pending.popleft().result.get()
+            if isinstance(result, BaseException):
+                raise result
+            self.times.bytes_read_ahead += result
+        self.times.add("read", begin)
 
     def end(self) -> None:
         """Drop the reads that have not begun, so that whoever waits for one of them continues, and end the threads."""

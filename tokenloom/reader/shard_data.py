@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 WARM_READS = 4  # in a row: then the whole file is taken to be in the system's cache
+_THIS_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # macOS counts the process
 WARM_SECONDS = 1e-3  # at most; the system does not count what a network file system reads
 
 
@@ -49,12 +50,6 @@ class FileBytes:
         if len(data) != part.stop - part.start:
             raise FormatError(f"{self._path}: the file was cut short while it was read; restore it")
         return data
-
-
-def disk_waits() -> tuple[int, int]:
-    """Count the pages of maps that this thread has waited for, and the blocks of 512 bytes that it has read."""
-    usage = resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF))  # macOS: of the process
-    return usage.ru_majflt, usage.ru_inblock
 
 
 class OpenOptions(NamedTuple):
@@ -138,10 +133,11 @@ class OpenFile:
         """Read token bytes [start, end) into the system's cache if possible; return how many came from the disk."""
         with suppress(OSError):  # the file was removed while its map is in use, or no file descriptor is left
             self._file = file = self._file or FileBytes(self.path, self.first_byte)
-            before, begin = disk_waits(), time.perf_counter()
+            before, begin = resource.getrusage(_THIS_THREAD), time.perf_counter()
             num_bytes = len(os.pread(file.fd, end - start, self.first_byte + start))
-            is_warm = disk_waits() == before and time.perf_counter() - begin < WARM_SECONDS
-            if is_warm:
+            after, seconds = resource.getrusage(_THIS_THREAD), time.perf_counter() - begin
+            has_waited = after.ru_majflt > before.ru_majflt or after.ru_inblock > before.ru_inblock
+            if not has_waited and seconds < WARM_SECONDS:
                 self._warm_reads += 1
                 return 0
             self._warm_reads, self._most_blocks = 0, None

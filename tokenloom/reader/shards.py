@@ -73,7 +73,20 @@ class SplitFiles(Generic[File]):
         if self._pid != os.getpid():
             self._forget_parent()
         # Each step is one operation of a dict, so it needs no lock, which a fork could leave locked.
-        file = self.opened.pop(index, None) or self._take_or_open(index)
+        file = self.opened.pop(index, None)
+        if file is None and (ahead := self._ahead.pop(index, None)):
+            from concurrent.futures import CancelledError  # only a loader opens files ahead
+
+            # Cancelled with the loader that requested it; or failed, perhaps for a transient reason.
+            with suppress(CancelledError, StoreError, FormatError):
+                file = ahead.result()
+        try:
+            file = file or self.open(index)
+        except StoreError as error:
+            if getattr(error.__cause__, "errno", None) != errno.EMFILE:
+                raise
+            self._free_descriptors()
+            file = self.open(index)
         if self.cache:
             file.hold(is_used=index in self._in_use)
         if not file.partial:
@@ -258,27 +271,15 @@ class SplitFiles(Generic[File]):
         file.hold(is_used=self.cache is not None)
         return file
 
-    def _take_or_open(self, index: int) -> File:
-        if future := self._ahead.pop(index, None):
-            from concurrent.futures import CancelledError  # only a loader opens files ahead
-
-            # Cancelled with the loader that requested it; or failed, perhaps for a transient reason.
-            with suppress(CancelledError, StoreError, FormatError):
-                return future.result()
-        try:
-            return self.open(index)
-        except StoreError as error:
-            cause = error.__cause__
-            if not (isinstance(cause, OSError) and cause.errno == errno.EMFILE):
-                raise
-            while self._ahead:
-                _, ahead = self._ahead.popitem()
-                if not ahead.cancel():
-                    ahead.exception()  # waits for it
-                del ahead
-            for _ in range(len(self.opened) // 2):
-                self._drop_oldest()
-            return self.open(index)
+    def _free_descriptors(self) -> None:
+        """Close half of the open files, and those that are being opened ahead."""
+        while self._ahead:
+            _, ahead = self._ahead.popitem()
+            if not ahead.cancel():
+                ahead.exception()  # waits for it
+            del ahead
+        for _ in range(len(self.opened) // 2):
+            self._drop_oldest()
 
     def _close_surplus(self) -> None:
         """Close the oldest shards while too many are open or being opened; called after one was added.

@@ -64,7 +64,7 @@ class TokenWindow:
         #: (num_rows,) tokens in each row; padding follows them
         self.lengths = np.zeros(num_rows, dtype=np.int64)
         for part in parts:
-            self.lengths[part.places] = np.diff(offsets_of(part.rows.lengths)[part.rows.row_offsets])
+            self.lengths[part.places] = np.add.reduceat(part.rows.lengths, part.rows.row_offsets[:-1])
         self.has_padding = bool((self.lengths < form.row_tokens).any())
         # Not cached_property: before Python 3.12 it holds a lock, which a fork may leave locked in the child.
         self._token_pieces: _Pieces | None = None
@@ -93,7 +93,7 @@ class TokenWindow:
         # np.array would treat SplitFiles as a sequence.
         sources = np.fromiter([*sources_of_parts, padding], dtype=object)
         shards, starts, ends = (column[order].tolist() for column in bounds)
-        row_starts = offsets_of(np.bincount(place, minlength=self.num_rows))
+        row_starts = np.searchsorted(place[order], np.arange(self.num_rows + 1))
         return _Pieces(sources[source[order]].tolist(), shards, starts, ends, row_starts)
 
     def _padding(self, width: int) -> list[Int64s]:
