@@ -170,7 +170,7 @@ def test_an_encoder_that_fails_is_an_error_that_names_it(reference: Reference, e
         raise RuntimeError("out of tables")
 
     fast = FastTokenizer(reference, changed(encoder, fail), Router([], []))
-    with pytest.raises(EncoderMismatch, match=rf"^{encoder.library} failed \(RuntimeError: out of tables\)$"):
+    with pytest.raises(EncoderMismatch, match=rf"^{encoder.library} failed: out of tables$"):
         fast.encode(pa.array(["x"], pa.large_string()), _UINT32)
 
 

@@ -59,7 +59,13 @@ def load_tokenizer(definition: Mapping[str, Any], files: Mapping[str, bytes] | N
     if kind not in _MODULES:
         known = ", ".join(["byte", *_MODULES, "ids"])
         raise TokenizerError(f"tokenizer kind {kind!r} is not supported by this release; supported kinds: {known}")
-    tokenizer: ReferenceTokenizer = _module(kind).load(definition, files)
+    try:
+        module = import_module(_MODULES[kind])
+    except ModuleNotFoundError as error:
+        raise TokenizerError(
+            f"a {kind} tokenizer needs the package {error.name!r}: pip install 'tokenloom[build]'"
+        ) from error
+    tokenizer: ReferenceTokenizer = module.load(definition, files)
     return tokenizer
 
 
@@ -122,14 +128,6 @@ def pinned_fields(definition: Mapping[str, Any]) -> dict[str, Any]:
         return {"decode": {**definition["decode"], **pinned_fields(definition["decode"])}}
     if definition.get("kind") != "huggingface":
         return {}
-    fields: dict[str, Any] = _module("huggingface").pinned_fields(definition)
-    return fields
+    from tokenloom.tokenizers.huggingface_json import pinned_fields as of_model
 
-
-def _module(kind: str) -> Any:
-    try:
-        return import_module(_MODULES[kind])
-    except ModuleNotFoundError as error:
-        raise TokenizerError(
-            f"a {kind} tokenizer needs the package {error.name!r}: pip install 'tokenloom[build]'"
-        ) from error
+    return of_model(definition)

@@ -13,12 +13,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokenloom.errors import TokenizerError, message_of
+from tokenloom.errors import TokenizerError, TokenloomError, message_of
+from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.wording import first_of, near_miss
 
 END_OF_TEXT = "<|endoftext|>"  # decode() writes it for the end-of-text id of every tokenizer
 
+_RUN_BYTES = 250_000  # of the texts that a library encodes in one call
 WORKER_MARK = "TOKENLOOM_WORKER"  # in the environment of a worker process, which may be ended at any time
 
 # Its ids are part of every fingerprint: a library that encodes any of it differently counts as another tokenizer.
@@ -183,16 +185,40 @@ def concatenate(parts: Sequence[Encoded], dtype: np.dtype[Any]) -> Encoded:
 
 
 @contextmanager
-def library_errors(message: str, next_step: str = "") -> Iterator[None]:
-    """Translate errors of a library in the block, also panics of native code (BaseExceptions), to TokenizerError."""
+def library_errors(
+    message: str, next_step: str = "", make: Callable[[str], Exception] = TokenizerError
+) -> Iterator[None]:
+    """Translate errors of a library in the block, also panics of native code, which are BaseExceptions.
+
+    Args:
+        message: says what failed; the library's message is appended to it.
+        next_step: ends the message.
+        make: the class of the error, or a function that makes it.
+    """
     try:
         yield
-    except (TokenizerError, MemoryError):
+    except (TokenloomError, MemoryError):
         raise
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise TokenizerError(f"{message}: {message_of(error)}{next_step}") from error
+        raise make(f"{message}: {message_of(error)}{next_step}") from error
+
+
+def encode_in_runs(
+    texts: pa.Array, encode: Callable[[pa.Array], list[NDArray[Any]]], tokenizer: Tokenizer, dtype: np.dtype[Any]
+) -> Encoded:
+    """Return what Tokenizer.encode does, by a library that holds more than the ids of a call in memory until its end.
+
+    Args:
+        texts: see Tokenizer.encode.
+        encode: returns the ids of each text of a run, without those around documents.
+        tokenizer: has the ids around documents.
+        dtype: see Tokenizer.encode.
+    """
+    runs = runs_of(text_bytes(texts)[1], _RUN_BYTES)
+    parts = (encode(texts[start:end]) for start, end in runs)
+    return concatenate([with_boundary_ids(ids, tokenizer.bos_ids, tokenizer.eot_id, dtype) for ids in parts], dtype)
 
 
 def decode_between(ids: NDArray[Any], spellings: Mapping[int, str], decode_run: Callable[[list[int]], str]) -> str:

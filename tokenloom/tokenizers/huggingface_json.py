@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from numpy.typing import NDArray
 from tokenizers import models
 
 from tokenloom.errors import TokenizerError, message_of
-from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.storage.formats.records import sha256_of_bytes
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tokenizers.base import (
@@ -30,20 +30,16 @@ from tokenloom.tokenizers.base import (
     PROBE,
     ChatTokens,
     Encoded,
-    concatenate,
     decode_between,
+    encode_in_runs,
     fingerprint,
     library_errors,
     read_file,
     special_tokens_hint,
-    text_bytes,
-    with_boundary_ids,
 )
 from tokenloom.tokenizers.huggingface_chat import chat_tokens_of
 from tokenloom.tokenizers.model_files import CONFIG, fetch, fetch_if_there, read_json, token_text
 
-_RUN_BYTES = 250_000
-_UINT32 = np.dtype(np.uint32)
 FILE = "tokenizer.json"
 # Every byte that occurs in UTF-8, in characters of one to four bytes; no trained alphabet contains them all.
 _CODES = [*range(0x100), *range(0x100, 0x800, 0x40), 0x800, *range(0x1000, 0x10000, 0x1000)]
@@ -78,21 +74,17 @@ class HuggingFaceTokenizer:
         self._spellings = {i: library.id_to_token(i) or "" for i in self.bos_ids} | {self.eot_id: END_OF_TEXT}
         definition = {"kind": self.kind, "file": sha256_of_bytes(data), "max_text_bytes": self.max_text_bytes}
         marked = {"eot": self.eot_id, "bos": self.bos_ids}
-        probe_ids = self._encode_texts([PROBE], _UINT32)[0].tolist()
+        probe_ids = self._encode_run(pa.array([PROBE]))[0].tolist()
         self.fingerprint = fingerprint(definition | marked, probe_ids)
 
     def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
         """See Tokenizer.encode."""
-        parts = []
-        for start, end in runs_of(text_bytes(texts)[1], _RUN_BYTES):
-            ids = self._encode_texts(texts[start:end].to_pylist(), dtype)
-            parts.append(with_boundary_ids(ids, self.bos_ids, self.eot_id, dtype))
-        return concatenate(parts, dtype)
+        return encode_in_runs(texts, self._encode_run, self, dtype)
 
-    def _encode_texts(self, texts: list[str], dtype: np.dtype[Any]) -> list[NDArray[Any]]:
+    def _encode_run(self, texts: pa.Array) -> list[NDArray[Any]]:
         with library_errors(f"tokenizer {self.name}: a text can't be encoded"):
-            encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
-        return [np.array(encoding.ids, dtype) for encoding in encodings]
+            encodings = self._library.encode_batch_fast(texts.to_pylist(), add_special_tokens=False)
+        return [np.array(encoding.ids, np.uint32) for encoding in encodings]
 
     def chat_tokens(self) -> ChatTokens:
         """See ReferenceTokenizer.chat_tokens."""
@@ -102,10 +94,8 @@ class HuggingFaceTokenizer:
     def decode(self, ids: NDArray[Any]) -> str:
         """See Tokenizer.decode."""
         with library_errors(f"tokenizer {self.name}: ids can't be decoded"):
-            return decode_between(np.asarray(ids), self._spellings, self._decode_run)
-
-    def _decode_run(self, ids: list[int]) -> str:
-        return self._library.decode(ids, skip_special_tokens=False)
+            decode_run = partial(self._library.decode, skip_special_tokens=False)
+            return decode_between(np.asarray(ids), self._spellings, decode_run)
 
 
 def load(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> HuggingFaceTokenizer:

@@ -19,24 +19,19 @@ import sentencepiece
 from numpy.typing import NDArray
 
 from tokenloom.errors import TokenizerError
-from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.tokenizers.base import (
     END_OF_TEXT,
     PROBE,
     ChatTokens,
     Encoded,
-    concatenate,
     decode_between,
+    encode_in_runs,
     fingerprint,
     library_errors,
     read_file,
     special_tokens_hint,
-    text_bytes,
-    with_boundary_ids,
 )
 from tokenloom.tokenizers.sentencepiece_file import FILE
-
-_RUN_BYTES = 250_000
 
 
 class SentencePieceTokenizer:
@@ -70,21 +65,15 @@ class SentencePieceTokenizer:
         control = {i: library.IdToPiece(i) for i in range(self.vocab_size) if library.IsControl(i) or i in bos_ids}
         self._spellings = control | {eot_id: END_OF_TEXT}
         definition = {"kind": self.kind, "file": hashlib.sha256(data).hexdigest(), "eot": eot_id, "bos": bos_ids}
-        self.fingerprint = fingerprint(definition, self._encode_texts([PROBE.encode()])[0].tolist())
+        self.fingerprint = fingerprint(definition, self._encode_run(pa.array([PROBE]))[0].tolist())
 
     def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
         """See Tokenizer.encode."""
-        data, offsets = text_bytes(texts)
-        bounds = offsets.tolist()
-        parts = []
-        for start, end in runs_of(offsets, _RUN_BYTES):
-            run = [data[bounds[i] : bounds[i + 1]].tobytes() for i in range(start, end)]
-            parts.append(with_boundary_ids(self._encode_texts(run), self.bos_ids, self.eot_id, dtype))
-        return concatenate(parts, dtype)
+        return encode_in_runs(texts, self._encode_run, self, dtype)
 
-    def _encode_texts(self, texts: list[bytes]) -> list[NDArray[np.int32]]:
+    def _encode_run(self, texts: pa.Array) -> list[NDArray[Any]]:
         with library_errors(f"tokenizer {self.name}: a text can't be encoded"):
-            ids: list[NDArray[np.int32]] = self._library.EncodeAsNumpy(texts)
+            ids: list[NDArray[Any]] = self._library.EncodeAsNumpy(texts.cast(pa.large_binary()).to_pylist())
         return ids
 
     def chat_tokens(self) -> ChatTokens:

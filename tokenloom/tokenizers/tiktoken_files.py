@@ -165,5 +165,5 @@ def merged_ranks(vocab_bpe: bytes) -> dict[bytes, int]:
     """Return the ranks of GPT-2's vocab.bpe."""
     ranks = {bytes([byte]): i for i, byte in enumerate([*_PRINTABLE, *_OTHERS])}
     for line in vocab_bpe.decode().splitlines()[1:]:
-        ranks[bytes_of_letters(line.replace(" ", ""))] = len(ranks)
+        ranks[line.replace(" ", "").translate(_LATIN_1).encode("latin-1")] = len(ranks)
     return ranks

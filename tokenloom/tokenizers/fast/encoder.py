@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from tokenloom.storage.formats.arrays import Int64s, ranges_of
 from tokenloom.storage.stores.local_files import translate_temporary_errors
 from tokenloom.storage.work.segments import as_segments, take_segments
-from tokenloom.tokenizers.base import Encoded, Tokenizer, with_boundary_ids
-from tokenloom.tokenizers.fast import Unproven, failing_as
+from tokenloom.tokenizers.base import Encoded, Tokenizer, library_errors, with_boundary_ids
+from tokenloom.tokenizers.fast import Unproven
 from tokenloom.tokenizers.fast.parts import MARKER, Parts, parts_of
 from tokenloom.tokenizers.patterns import SPACE_MARK
 
@@ -94,7 +94,7 @@ class FastEncoder:
 
     def _renew(self) -> None:
         self._tokenizer: Any = None  # frees the memory of the one before
-        with failing_as(Unproven, "gigatoken does not take it"):
+        with library_errors("gigatoken does not take it", make=Unproven):
             self._tokenizer = _load(self._parts)
         self._num_bytes = 0
         self._max_resident = (_resident_bytes() or 0) + _MAX_GROWTH

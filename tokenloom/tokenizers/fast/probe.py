@@ -39,8 +39,8 @@ import tiktoken
 
 from tokenloom.errors import TokenizerError
 from tokenloom.tokenizers import load_tokenizer
-from tokenloom.tokenizers.base import Tokenizer
-from tokenloom.tokenizers.fast import Unproven, failing_as
+from tokenloom.tokenizers.base import Tokenizer, library_errors
+from tokenloom.tokenizers.fast import Unproven
 from tokenloom.tokenizers.fast.encoder import NAME, FastEncoder
 from tokenloom.tokenizers.fast.parts import MARKER, Parts, is_white_space, parts_of, ranges_of
 from tokenloom.tokenizers.fast.proofs import Proof
@@ -131,7 +131,7 @@ class _Subject:
         reference, encoder = self._cuts if index < NUM_CUT_SLICES else self._words
         array = pa.array(texts, pa.large_string())
         array = array.filter(pa.array(~self._router.needs_reference(array)))
-        with failing_as(Unproven, "its probe failed"):
+        with library_errors("its probe failed", make=Unproven):
             found = encoder.encode(array, _UINT32)
         return [array[int(i)].as_py() for i in differing(reference.encode(array, _UINT32), found)]
 

@@ -29,8 +29,7 @@ from tokenloom.errors import EncoderMismatch
 from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.storage.formats.keys import finalise
 from tokenloom.storage.stores.local_files import read_regular
-from tokenloom.tokenizers.base import WORKER_MARK, Encoded, Tokenizer, concatenate, text_bytes
-from tokenloom.tokenizers.fast import failing_as
+from tokenloom.tokenizers.base import WORKER_MARK, Encoded, Tokenizer, concatenate, library_errors, text_bytes
 
 if TYPE_CHECKING:
     from tokenloom.tokenizers.fast.encoder import FastEncoder  # its package may be missing
@@ -170,7 +169,7 @@ class FastTokenizer:
         return _select(concatenate(parts, dtype), np.argsort(np.concatenate([fast, slow])))
 
     def _encode_fast(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
-        with ending_if_hung(), failing_as(self._mismatch, f"{self.encoder} failed"):
+        with ending_if_hung(), library_errors(f"{self.encoder} failed", make=self._mismatch):
             encoded = self._encoder.encode(texts, dtype)
         self._compare_some(texts, encoded, dtype)
         return encoded
