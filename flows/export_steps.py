@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tokenloom.tasks.exporting.base import ExportOptions, FileRecord
+from dataclasses import replace
+from functools import partial
+
+from tokenloom.tasks.exporting.base import ExportOptions
 from tokenloom.tasks.exporting.export import (
     Export,
     ExportResult,
@@ -13,6 +16,7 @@ from tokenloom.tasks.exporting.export import (
     result_of,
     write_unit,
 )
+from tokenloom.tasks.exporting.files import FileRecord
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import MAX_SMALL_TASKS, Job, Runner, open_workers
 
@@ -62,7 +66,8 @@ def _write(export: Export, runner: Runner) -> dict[str, FileRecord]:
     """Write all units."""
     weights = [unit.documents.num_tokens for unit in export.units]
     progress.report(progress.StepStarted("export", sum(weights), "files", sum(len(u.files) for u in export.units)))
-    jobs = export.jobs()
-    weighted = [Job(job.unit.files[0], job, weight) for job, weight in zip(jobs, weights, strict=True)]
-    done = runner.each("export", write_unit, weighted, _TASK_TOKENS, MAX_SMALL_TASKS)
+    jobs = [Job(unit.files[0], unit, weight) for unit, weight in zip(export.units, weights, strict=True)]
+    facts = replace(export.facts, splits={})  # a unit has the documents that it needs
+    write = partial(write_unit, export.store, export.format, facts)
+    done = runner.each("export", write, jobs, _TASK_TOKENS, MAX_SMALL_TASKS)
     return {name: record for records in done for name, record in records.items()}

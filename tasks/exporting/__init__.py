@@ -2,6 +2,7 @@
 
 documents                   the documents of a split over its shards, streamed and checked
 export                      plans, writes the units of an export, resumes one
+files                       the files, hashed while they are written
 base                        the interface of a format
 streams, tables, chunks     the formats
 """

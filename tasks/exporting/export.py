@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypedDict
 
 import xxhash
@@ -21,7 +21,7 @@ from tokenloom.storage.formats.classes import learned_classes, parse_policy
 from tokenloom.storage.formats.manifest import Manifest, given_options
 from tokenloom.storage.formats.records import JsonObject, fields_of, read_record, sign
 from tokenloom.storage.stores import Store, open_store
-from tokenloom.storage.stores.local_files import sync_folder, syncing
+from tokenloom.storage.stores.local_files import sync_folder
 from tokenloom.storage.stores.store import TMP
 from tokenloom.storage.versions.published import check_split
 from tokenloom.storage.versions.references import parse_reference, resolve
@@ -29,13 +29,11 @@ from tokenloom.tasks.exporting.base import (
     ExportFormat,
     ExportOptions,
     ExportUnit,
-    FileRecord,
-    HashedFile,
     VersionFacts,
-    hashed,
 )
 from tokenloom.tasks.exporting.chunks import LitData, Mds
 from tokenloom.tasks.exporting.documents import Documents, report_written
+from tokenloom.tasks.exporting.files import FileRecord, hashed, writing_hashed
 from tokenloom.tasks.exporting.streams import Datatrove, Llmc, Megatron, NanoGpt, Olmo
 from tokenloom.tasks.exporting.tables import HuggingFace, Parquet
 from tokenloom.tasks.running import progress
@@ -72,16 +70,6 @@ class _Summary:
 
 
 @dataclass(frozen=True)
-class UnitJob:
-    """A unit to write."""
-
-    store: Store
-    facts: VersionFacts
-    format: str
-    unit: ExportUnit
-
-
-@dataclass(frozen=True)
 class Export:
     """An export that is planned.
 
@@ -99,11 +87,6 @@ class Export:
     identity: JsonObject
     destination: Store
     store: Store
-
-    def jobs(self) -> list[UnitJob]:
-        """Return a job for each unit, which carries no more of the version than the unit needs."""
-        facts = replace(self.facts, splits={})
-        return [UnitJob(self.store, facts, self.format.name, unit) for unit in self.units]
 
 
 def open_export(reference: str, name: str, place: str, options: ExportOptions) -> Export:
@@ -253,22 +236,19 @@ def begin(export: Export) -> None:
         store.remove_stale_temporaries()
 
 
-def write_unit(job: UnitJob) -> dict[str, FileRecord]:
-    """Write the files of a unit unless they are there; return their records."""
-    if all(job.store.exists(name) for name in job.unit.files):
-        known = {name: hashed(job.store, name) for name in job.unit.files}
-        report_written(job.unit.documents.num_tokens, job.unit.documents.num_documents)
+def write_unit(
+    store: Store, export_format: ExportFormat, facts: VersionFacts, unit: ExportUnit
+) -> dict[str, FileRecord]:
+    """Write the files of a unit to a store unless they are there; return their records."""
+    if all(store.exists(name) for name in unit.files):
+        known = {name: hashed(store, name) for name in unit.files}
+        report_written(unit.documents.num_tokens, unit.documents.num_documents)
         return known
-    progress.report(progress.Working(f"writing {job.unit.files[0]}"))
+    progress.report(progress.Working(f"writing {unit.files[0]}"))
     with ExitStack() as stack:
-        files = [_opened(stack, job.store, name) for name in job.unit.files]
-        FORMATS[job.format].write(job.unit, job.facts, files)
-    return {name: file.record for name, file in zip(job.unit.files, files, strict=True)}
-
-
-def _opened(stack: ExitStack, store: Store, name: str) -> HashedFile:
-    file = stack.enter_context(store.writing(name))
-    return HashedFile(file, stack.enter_context(syncing(file)) if store.is_local else None)
+        files = [stack.enter_context(writing_hashed(store, name)) for name in unit.files]
+        export_format.write(unit, facts, files)
+    return {name: file.record for name, file in zip(unit.files, files, strict=True)}
 
 
 def finish(export: Export, records: dict[str, FileRecord]) -> dict[str, FileRecord]:
