@@ -68,7 +68,6 @@ class CacheProcess:
         self.partial: weakref.WeakSet[PartialShard] = weakref.WeakSet()
         self.has_first_batch = threading.Event()
         self.queue: dict[str, ShardRequest] = {}  # by SHA-256
-        self.running: set[str] = set()  # those that a thread has taken from the queue
         self.num_threads = 0
         self._warned: set[str] = set()
 
@@ -94,9 +93,7 @@ class CacheProcess:
             if not self.queue or is_ending():
                 self.num_threads -= 1
                 return None
-            request = self.queue.pop(next(iter(self.queue)))
-            self.running.add(request.sha256)
-            return request
+            return self.queue.pop(next(iter(self.queue)))
 
     def warn_once(self, kind: str, message: str, *args: object) -> None:
         """Write a warning to the log, one of a kind."""

@@ -135,7 +135,7 @@ class ShardCache:
         """
         process = self._process()
         with process.lock:
-            new = {request.sha256: request for request in requests if request.sha256 not in process.running}
+            new = {request.sha256: request for request in requests}
             process.queue = new | process.queue if first else process.queue | new
             num_new = max(0, min(self.io_threads - process.num_threads, len(process.queue)))
             process.num_threads += num_new
@@ -235,5 +235,3 @@ class ShardCache:
             except Exception as error:  # noqa: BLE001  (it is raised where the shard is needed)
                 again = "ahead of use: %s; the download is retried on first use, as others that fail meanwhile"
                 process.warn_once("ahead", again, error)
-            finally:
-                process.running.discard(request.sha256)

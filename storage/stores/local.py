@@ -17,7 +17,7 @@ from typing import IO
 
 from tokenloom.errors import FormatError, StoreError, WorkError
 from tokenloom.storage.stores import local_files
-from tokenloom.storage.stores.local_files import NOT_DAMAGE, open_regular, translate_errors
+from tokenloom.storage.stores.local_files import DAMAGE, open_regular, translate_errors
 from tokenloom.storage.stores.store import STALE_SECONDS, TMP, Store, StoredFile, cut_short
 from tokenloom.wording import locale_advice
 
@@ -74,7 +74,7 @@ class LocalStore(Store):
 
     def is_damage(self, error: OSError) -> bool:
         """Return whether an error raised by reading a file means that the file is damaged."""
-        return getattr(error.__cause__ or error, "errno", None) not in NOT_DAMAGE
+        return getattr(error.__cause__ or error, "errno", None) in (None, *DAMAGE)
 
     # ---- listing
 

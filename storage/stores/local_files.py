@@ -21,22 +21,10 @@ LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # how it begins; it i
 LFS_BYTES = 1024
 NO_LFS_FILE = "a pointer of Git LFS, not the file itself: run `git lfs pull` where it was cloned"
 _WRITE_BYTES = 2**18  # for larger writes, a guest may have to get memory from its host: docs/project/decisions.md
-_LOST_MOUNT = (  # of a network or FUSE file system
-    errno.ESTALE,
-    errno.ETIMEDOUT,
-    errno.EHOSTDOWN,
-    errno.EHOSTUNREACH,
-    errno.ENETDOWN,
-    errno.ENETUNREACH,
-    errno.ENOTCONN,
-    errno.ECONNABORTED,
-    errno.ECONNREFUSED,
-    errno.ECONNRESET,
-)
-#: errors that do not mean damage: no permission, no descriptors or memory, a lost mount
-NOT_DAMAGE = (*_LOST_MOUNT, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+#: errors that mean damage: of the device or file system, or of a file that is not a regular one
+DAMAGE = (errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENXIO)
 _ADVICE = {
-    **dict.fromkeys(_LOST_MOUNT, "check that its file system is mounted"),
+    **dict.fromkeys((errno.ESTALE, errno.ENOTCONN), "check that its file system is mounted"),
     errno.ENOSPC: "free space on that file system",
     errno.EDQUOT: "free space or raise the quota",
     errno.EROFS: "make it writable or choose another store",

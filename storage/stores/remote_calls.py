@@ -79,7 +79,6 @@ def call(
 def _translated(error: Exception, place: str, doing: str) -> Exception:
     """Return the error to raise for an error of a store's library."""
     kind, reason = kind_of(error), reason_of(error)
-    again = "and run the same command again"
     if kind == "missing":
         return no_bucket(place) if is_bucket_missing(error) else FileNotFoundError(place)
     if kind == "exists":
@@ -93,18 +92,14 @@ def _translated(error: Exception, place: str, doing: str) -> Exception:
             f"of this machine is wrong ({reason}); set credentials of a user who may {verb} it in the "
             f"environment, for {scheme_of(place)}:// {remote_kind(place).credentials}"
         )
-    if kind == "transient" and (misdirected := misdirection_of(error)):
-        return StoreError(
-            f"{place}: no store answers at its endpoint ({reason_of(misdirected)}); {_credentials_first(place)}"
-            f"{_endpoint_advice(place)}, {again}"
-        )
     if kind == "transient":
+        reason = reason_of(misdirection_of(error) or error)
         return StoreError(
             f"{place}: the store did not answer correctly, although its library retried ({reason}); "
-            f"{_credentials_first(place)}check whether it can be reached from here, {again}"
+            f"{_credentials_first(place)}check the network and the endpoint{_endpoint(place)}, and run the same "
+            "command again"
         )
-    named = _named_endpoint(place)
-    return StoreError(f"{place}: can't be {doing} ({reason}); check the URL" + (f"; {named}" if named else ""))
+    return StoreError(f"{place}: can't be {doing} ({reason}); check the URL and the endpoint{_endpoint(place)}")
 
 
 def _credentials_first(place: str) -> str:
@@ -121,19 +116,11 @@ def never_answered(error: BaseException) -> bool:
     return bool(place) and misdirection_of(error) is not None and scheme_of(place) not in _answered
 
 
-def _named_endpoint(place: str) -> str:
-    """Return the variable of the environment that sets the endpoint, and its value; "" if none does."""
-    name = next((name for name in remote_kind(place).endpoints if os.environ.get(name)), None)
-    return f"{name} is {redacted(os.environ[name])}" if name else ""
-
-
-def _endpoint_advice(place: str) -> str:
-    if named := _named_endpoint(place):
-        return f"{named}: correct it, or start the server there"
+def _endpoint(place: str) -> str:
+    """Return the variable of the environment that sets the endpoint, and its value, in brackets; "" for Azure."""
     names = remote_kind(place).endpoints
-    if not names:
-        return "check the URL and the network"
-    return f"check the network, and set {names[-1]} if the store is another one"
+    name = next((name for name in names if os.environ.get(name)), names[-1] if names else "")
+    return f" ({name} is {redacted(os.environ.get(name, 'not set'))})" if name else ""
 
 
 def no_bucket(place: str) -> StoreError:

@@ -206,7 +206,7 @@ def test_an_error_ahead_is_raised_by_the_fetch_that_needs_the_file(
     cache = ShardCache(tmp_path)
     for request in files:
         cache.ahead([request])
-        wait_until(lambda: not cache._process().running and not cache._process().queue)
+        wait_until(lambda: cache._process().num_threads == 0)
     with pytest.raises(StoreError, match="no permission to read it"):
         cache.fetch(files[0])
     assert caplog.text.count("ahead of use") == 1  # one cause, one line a minute

@@ -116,7 +116,7 @@ def test_a_wrong_endpoint_ends_a_build_after_the_tries_of_one_request(
     spec = make_spec("s3://none/store", [{"kind": "jsonl", "path": str(tmp_path / "a.jsonl")}])
     with (
         messages_of_builds() as messages,
-        pytest.raises(StoreError, match=r"AWS_ENDPOINT_URL is http://127\.0\.0\.1:9:"),
+        pytest.raises(StoreError, match=r"AWS_ENDPOINT_URL is http://127\.0\.0\.1:9\)"),
     ):
         build(spec)
     assert messages == []  # no task was retried
