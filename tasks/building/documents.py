@@ -129,7 +129,7 @@ class _Conversations(DocumentEncoder):
             is_first = True
             while is_first or len(rest.rows):
                 rendered, found = self._render_some(rest, on_error, place_of)
-                part, rest = rest.divided(len(rendered))
+                part, rest = rest.head(len(rendered)), rest.take(slice(len(rendered), None))
                 part = without_bad(part, found, on_error, place_of) if found else part
                 part = replace(part, rendered=tuple(one for i, one in enumerate(rendered) if one and i not in found))
                 yield part if without_target == "keep" else self._with_target(part, without_target, place_of)

@@ -190,10 +190,6 @@ class Rows:
         """Return the texts at some positions, without the rows that were left out."""
         return replace(self.only(where), num_filtered=0, num_not_read=0, num_without_target=0, bad=())
 
-    def divided(self, count: int) -> tuple[Rows, Rows]:
-        """Return two batches: the first `count` texts and all rows that were left out, and the other texts."""
-        return self.head(count), self.take(slice(count, None))
-
 
 def numbered(columns: pa.RecordBatch, first_row: int) -> RowBatch:
     """Return a record batch as the rows of a file from `first_row` on."""

@@ -168,8 +168,9 @@ class CsvReader(TextFileReader):
     """Reads CSV files.
 
     Args:
-        options: see SourceReader and Dialect. Without a `header`, `columns` names the fields; without
-            `columns`, a field's name is its position, from "0" on.
+        options: see SourceReader; and `delimiter`, `quote` ("" for none) and `escape` (None for none), one character
+            each. Without a `header`, `columns` names the fields; without `columns`, a field's name is its position,
+            from "0" on.
     """
 
     parses_numbers = True
@@ -181,7 +182,8 @@ class CsvReader(TextFileReader):
         named = [("filter", one.column) for one in compared] + [(key, options.get(key)) for key in keys]
         # column -> the key of the spec that names it
         self._needed = {str(column): key for key, column in named if column is not None}
-        self._dialect = Dialect(options)
+        self._delimiter, self._quote = str(options["delimiter"]), str(options.get("quote", '"'))
+        self._escape: str | None = options.get("escape")
         self._has_header = bool(options.get("header", True))
         self._names_given: list[str] = options.get("columns") or []
 
@@ -191,11 +193,11 @@ class CsvReader(TextFileReader):
         with open_decompressed(url) as file:
             # Bytes that can't be decoded become lone surrogates (PEP 383).
             text = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
-            lines = self._dialect.parse(self._lines(url, text))
+            lines = self._parsed(self._lines(url, text))
             try:
                 names, rows = self._named(url, (row for row in lines if row))  # a blank line is not a row
                 for number, row in enumerate(rows):
-                    value = dict(zip(names, self._dialect.fields(row), strict=False)) if len(row) == len(names) else row
+                    value = dict(zip(names, self._fields(row), strict=False)) if len(row) == len(names) else row
                     yield RawRow(number, value, sum(map(len, row)))
             except csv.Error as error:
                 raise InputError(
@@ -209,6 +211,42 @@ class CsvReader(TextFileReader):
             if len(line) == _MAX_FIELD:
                 raise InputError(f"{url}: a line of {_MAX_FIELD:,} characters or more; split it, or repair the file")
             yield line
+
+    def _parsed(self, lines: Iterator[str]) -> _csv.Reader:
+        """Return the parser of a file's lines."""
+        return csv.reader(
+            self._rewritten(lines, self._escape) if self._escape else lines,
+            delimiter=self._delimiter,
+            quotechar=self._quote or None,
+            quoting=csv.QUOTE_MINIMAL if self._quote else csv.QUOTE_NONE,
+            escapechar=self._escape,
+            strict=True,
+        )
+
+    def _rewritten(self, lines: Iterator[str], escape: str) -> Iterator[str]:
+        """Yield lines in which an escape means to Python's parser what the table above says."""
+        kept = {self._quote, escape, self._delimiter, "\r", "\n"}
+
+        def rewrite(found: re.Match[str]) -> str:
+            char = found[1]
+            if char in kept:
+                return found[0]
+            if char == "\r\n":
+                return f"{escape}\r{escape}\n"
+            if char == "N":
+                return _NULL
+            if not self._quote and char in _CONTROLS:
+                return escape + _CONTROLS[char]
+            return escape + escape + char
+
+        pair = re.compile(f"{re.escape(escape)}(\r\n|.)", re.DOTALL)
+        return (pair.sub(rewrite, line) if escape in line else line for line in lines)
+
+    def _fields(self, row: list[str]) -> list[str | None]:
+        """Return the fields of a parsed row, None for those that are null."""
+        if not self._escape:
+            return [*row]
+        return [None if field == _NULL else field.replace(_NULL, f"{self._escape}N") for field in row]
 
     def _named(self, url: str, rows: Iterator[list[str]]) -> tuple[list[str], Iterator[list[str]]]:
         """Return the names of the fields and the rows of data; raises InputError if a needed name is missing."""
@@ -243,52 +281,3 @@ class CsvReader(TextFileReader):
             )
         first = "the header" if self._has_header else "the first row"
         raise BadValue(f"{found}, unlike {first}; repair the row", "fields")
-
-
-class Dialect:
-    """Parses the fields of a CSV source.
-
-    Args:
-        options: `delimiter`, `quote` ("" for none) and `escape` (None for none), one character each.
-    """
-
-    def __init__(self, options: Options) -> None:
-        self.delimiter = str(options["delimiter"])
-        self._quote = str(options.get("quote", '"'))
-        self._escape: str | None = options.get("escape")
-
-    def parse(self, lines: Iterator[str]) -> _csv.Reader:
-        """Return the parser of a file's lines."""
-        return csv.reader(
-            self._rewritten(lines, self.delimiter) if self._escape else lines,
-            delimiter=self.delimiter,
-            quotechar=self._quote or None,
-            quoting=csv.QUOTE_MINIMAL if self._quote else csv.QUOTE_NONE,
-            escapechar=self._escape,
-            strict=True,
-        )
-
-    def fields(self, row: list[str]) -> list[str | None]:
-        """Return the fields of a parsed row, None for those that are null."""
-        if not self._escape:
-            return [*row]
-        return [None if field == _NULL else field.replace(_NULL, f"{self._escape}N") for field in row]
-
-    def _rewritten(self, lines: Iterator[str], delimiter: str) -> Iterator[str]:
-        escape = str(self._escape)
-        kept = {self._quote, escape, delimiter, "\r", "\n"}
-        pair = re.compile(f"{re.escape(escape)}(\r\n|.)", re.DOTALL)
-
-        def rewrite(found: re.Match[str]) -> str:
-            char = found[1]
-            if char in kept:
-                return found[0]
-            if char == "\r\n":
-                return f"{escape}\r{escape}\n"
-            if char == "N":
-                return _NULL
-            if not self._quote and char in _CONTROLS:
-                return escape + _CONTROLS[char]
-            return escape + escape + char
-
-        return (pair.sub(rewrite, line) if escape in line else line for line in lines)

@@ -44,7 +44,7 @@ class JsonReader(TextFileReader):
     def _is_array(self, url: str) -> bool:
         if url not in self._arrays:
             with open_decompressed(url) as file:
-                self._arrays[url] = starts_array(file)
+                self._arrays[url] = file.read(_HEAD_BYTES).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
         return self._arrays[url]
 
     def is_cut(self, url: str) -> bool:
@@ -56,8 +56,7 @@ class JsonReader(TextFileReader):
         is_array = self._is_array(url)  # before the file is opened: a shared file has one position
         with open_decompressed(url) as file:
             if is_array:
-                values = array_values(file, url, self._max_line_bytes)
-                for row, value in enumerate(values):
+                for row, value in enumerate(_JsonArray(file, url, self._max_line_bytes).values()):
                     yield RawRow(row, value, len(value.text))
                 return
             last = end if self.is_cut(url) else None
@@ -92,14 +91,8 @@ class ArrayValue(NamedTuple):
     text: str
 
 
-def starts_array(file: IO[bytes]) -> bool:
-    """Return whether a file begins with an array, after white space; reads the first bytes of the file."""
-    start = file.read(_HEAD_BYTES).removeprefix(codecs.BOM_UTF8).lstrip()
-    return start.startswith(b"[")
-
-
-def array_values(file: IO[bytes], url: str, max_bytes: int) -> Iterator[ArrayValue]:
-    """Yield the values of a JSON array, with little more than one in memory.
+class _JsonArray:
+    """The part of a JSON array that is being parsed, as text, with little more than one value in memory.
 
     Bytes that are not UTF-8 become lone surrogates (PEP 383).
 
@@ -107,24 +100,7 @@ def array_values(file: IO[bytes], url: str, max_bytes: int) -> Iterator[ArrayVal
         file: open at its start.
         url: for messages.
         max_bytes: a longer value is an error.
-
-    Raises InputError for an invalid array, since the start of the next value is unknown then.
     """
-    window = _Window(file, url, max_bytes)
-    window.consume("[")
-    is_first = True
-    while window.peek() != "]":
-        if not is_first:
-            window.consume(",")
-        yield window.value()
-        is_first = False
-    window.consume("]")
-    if window.peek():
-        raise window.error("text after the end of the array")
-
-
-class _Window:
-    """The part of the file that is being parsed, as text."""
 
     def __init__(self, file: IO[bytes], url: str, max_bytes: int) -> None:
         self._file, self._url, self._max_bytes = file, url, max_bytes
@@ -133,7 +109,18 @@ class _Window:
         self._line = 1  # on which the text begins
         self._is_end = False
 
-    def error(self, what: str, at: int | None = None) -> InputError:
+    def values(self) -> Iterator[ArrayValue]:
+        """Yield the values; raises InputError for an invalid array, since where the next value begins is unknown."""
+        self._consume("[")
+        while self._peek() != "]":
+            if self._count:
+                self._consume(",")
+            yield self._value()
+        self._consume("]")
+        if self._peek():
+            raise self._error("text after the end of the array")
+
+    def _error(self, what: str, at: int | None = None) -> InputError:
         """Return the error to raise for what is at a position of the text, by default the current one."""
         line = self._line + self._text.count("\n", 0, self._at if at is None else at)
         place = f"{self._url}, line {line}, value {self._count} of its JSON array"
@@ -148,7 +135,7 @@ class _Window:
         self._at = 0
         return not self._is_end
 
-    def peek(self) -> str:
+    def _peek(self) -> str:
         """Return the next character that is not white space, "" at the end."""
         while True:
             while self._at < len(self._text) and self._text[self._at] in " \t\r\n":
@@ -158,34 +145,34 @@ class _Window:
             if not self._fill():
                 return ""
 
-    def consume(self, character: str) -> None:
+    def _consume(self, character: str) -> None:
         """Consume a character; raises InputError if another comes next."""
-        if (found := self.peek()) != character:
-            raise self.error(f"{character!r} is missing" + (f" before {found!r}" if found else " at its end"))
+        if (found := self._peek()) != character:
+            raise self._error(f"{character!r} is missing" + (f" before {found!r}" if found else " at its end"))
         self._at += 1
 
-    def value(self) -> ArrayValue:
+    def _value(self) -> ArrayValue:
         """Return the next value."""
-        self.peek()
+        self._peek()
         wanted = _WINDOW_BYTES
         while True:
             try:
                 value, end = _DECODER.raw_decode(self._text, self._at)
             except RecursionError as error:
-                raise self.error("JSON nested too deep to be read") from error
+                raise self._error("JSON nested too deep to be read") from error
             except json.JSONDecodeError as error:
                 may_be_cut = error.msg.startswith("Unterminated") or error.pos + _ESCAPE_CHARS >= len(self._text)
                 if self._is_end or not may_be_cut:
-                    raise self.error(f"not valid JSON: {error.msg}", error.pos) from error
+                    raise self._error(f"not valid JSON: {error.msg}", error.pos) from error
             except ValueError as error:  # an integer of more than 4,300 digits
-                raise self.error(f"not valid JSON: {message_of(error)}") from error
+                raise self._error(f"not valid JSON: {message_of(error)}") from error
             else:
                 if end < len(self._text) or self._is_end:  # otherwise the rest of a number may follow
                     text, self._at = self._text[self._at : end], end
                     self._count += 1
                     return ArrayValue(value, text)
             if len(self._text) - self._at > self._max_bytes:
-                raise self.error(f"more than {self._max_bytes:,} bytes; raise documents.max_bytes")
+                raise self._error(f"more than {self._max_bytes:,} bytes; raise documents.max_bytes")
             self._fill(wanted)
             wanted *= 2  # a long value is parsed again only a few times
 

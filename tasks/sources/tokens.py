@@ -169,7 +169,7 @@ class TokenFormat(SourceReader):
             for first, end in runs_of(bounds, BATCH_TOKENS):
                 run, row = bounds[first : end + 1], start + first
                 num_tokens = int(run[-1] - run[0])
-                if self.is_too_large(num_tokens) and end == first + 1:
+                if num_tokens > self._max_tokens and end == first + 1:
                     yield self._too_large(url, row, num_tokens)
                     continue
                 ids = read_values(file, url, layout.byte(int(run[0])), num_tokens, layout.dtype)
@@ -178,7 +178,7 @@ class TokenFormat(SourceReader):
 
     def _inferred(self, stream: _Stream, part: FileRange, mask_of: MaskOf) -> Iterator[RowBatch]:
         """Yield the documents that begin in a part."""
-        stream.announce(part.start, part.end)
+        stream.announce(max(0, part.start - 1), part.end)
         position = stream.next_document(part.start - 1, part.end) if part.start else stream.first
         usual = num_read = min(BATCH_TOKENS, max(_MIN_TOKENS, part.end - part.start))  # a part may be one document
         while position < part.end:
@@ -190,7 +190,7 @@ class TokenFormat(SourceReader):
                 rows = begins[: len(ends)].astype(np.uint64)
                 yield id_batch(ids, np.diff(ends, prepend=0), rows, mask_of(position, len(ids)))
                 position, num_read = position + len(ids), usual
-            elif self.is_too_large(len(ids)):
+            elif len(ids) > self._max_tokens:
                 yield self._too_large(stream.url, position, len(ids))
                 position, num_read = stream.next_document(position + len(ids), part.end), usual
             else:
@@ -225,12 +225,8 @@ class TokenFormat(SourceReader):
         """Return how a message names a document."""
         return f"{url}, document at token {row}" if self.infers else f"{url}, document {row}"
 
-    def is_too_large(self, num_tokens: int) -> bool:
-        """Return whether a document has more tokens than the document rules allow: it need not be read."""
-        return num_tokens > self._max_tokens
-
     def _too_large(self, url: str, row: int, num_tokens: int) -> RowBatch:
-        """Return the batch of a document of which is_too_large is true."""
+        """Return the batch of a document with more tokens than the document rules allow: it need not be read."""
         problem = (
             f"{counted(num_tokens, 'token')}, too many for documents.max_bytes, which counts {ID_BYTES} bytes for "
             "each; raise that value"
@@ -254,7 +250,7 @@ class _Stream:
 
     def announce(self, start: int, end: int) -> None:
         """Announce that tokens [start, end) will be read, see files.announce."""
-        _announce_large(self._file, self._layout, max(0, start - 1), end)
+        _announce_large(self._file, self._layout, start, end)
 
     def read(self, start: int, end: int) -> tuple[AnyArray, Int64s]:
         """Return tokens [start, end), and after how many of them a document ends: [5, 0, 7, 0] -> [2, 4] if 0 ends one.

@@ -154,10 +154,6 @@ def _scalar(node: ast.expr) -> Scalar:
         raise ValueError(f"{ast.unparse(node)!r} is not a text, a number, True or False; {_HELP}")
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         raise ValueError(f"{value} does not fit in 64 bits, signed or unsigned; {_HELP}")
-    if isinstance(value, str) and not _is_unicode(value):
+    if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
         raise ValueError(f"{value!r} contains half a surrogate pair and is not valid text; {_HELP}")
     return value
-
-
-def _is_unicode(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
