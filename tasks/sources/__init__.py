@@ -1,4 +1,4 @@
-"""Kinds of sources: each is a class of a module (see SourceReader), imported on first use."""
+"""Kinds of sources and formats of tokens: each is a class (see SourceReader), imported on first use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ _READERS = {  # kind -> the class that reads it
     "arrow": "tokenloom.tasks.sources.arrow.Reader",
     "arrayrecord": "tokenloom.tasks.sources.records.ArrayRecordReader",
     "huggingface": "tokenloom.tasks.sources.hugging_face.Reader",
-    "tokens": "tokenloom.tasks.sources.token_formats.make_reader",
+}
+_TOKEN_READERS = {  # format of the kind tokens -> the class that reads it
+    "megatron": "tokenloom.tasks.sources.token_formats.Megatron",
+    "olmo": "tokenloom.tasks.sources.token_formats.Olmo",
+    "llmc": "tokenloom.tasks.sources.token_formats.Llmc",
+    "nanogpt": "tokenloom.tasks.sources.token_formats.NanoGpt",
+    "datatrove": "tokenloom.tasks.sources.token_formats.Datatrove",
+    "huggingface": "tokenloom.tasks.sources.hugging_face.TokenRows",
 }
 
 
@@ -27,6 +34,7 @@ def make_reader(options: Options) -> SourceReader:
     Args:
         options: `kind`, and how a file is read, such as the text column.
     """
-    module, _, name = _READERS[options["kind"]].rpartition(".")
+    is_tokens = options["kind"] == "tokens"
+    module, _, name = (_TOKEN_READERS[options["format"]] if is_tokens else _READERS[options["kind"]]).rpartition(".")
     reader: SourceReader = getattr(import_module(module), name)(options)
     return reader

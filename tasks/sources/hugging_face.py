@@ -197,8 +197,6 @@ class TokenRows(TokenFormat):
     `attention_mask` says what is padding; columns that say nothing of the ids are not read.
     """
 
-    name = "huggingface"
-
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         beside = [name for name in BESIDE if name in options["has"]] if "has" in options else None

@@ -26,7 +26,6 @@ from tokenloom.errors import InputError, message_of
 from tokenloom.storage.formats.arrays import TOKEN_DTYPES, AnyDtype, Int64s, token_dtype
 from tokenloom.tasks.sources.base import INDEX, MASK, REPAIR, Options
 from tokenloom.tasks.sources.files import input_bytes, open_decompressed, open_input
-from tokenloom.tasks.sources.hugging_face import TokenRows
 from tokenloom.tasks.sources.listing import FoundFile, LeaveOut
 from tokenloom.tasks.sources.tokens import MISMATCH, Layout, TokenFormat, count_values, read_values
 
@@ -53,7 +52,6 @@ class Megatron(TokenFormat):
     one sequence or several, which are joined.
     """
 
-    name = "megatron"
     suffix = ".bin"
     required = (INDEX,)
     MAGIC, VERSION, HEAD = b"MMIDIDX\0\0", 1, struct.Struct("<9sQBQQ")
@@ -161,7 +159,6 @@ class Olmo(TokenFormat):
     The mask of token_ids_X.npy is labels_mask_X.npy, as open-instruct names it.
     """
 
-    name = "olmo"
     suffix = ".npy"
     IDS, MASKS = "token_ids", "labels_mask"  # with which the names of token files and of their masks begin
     LINES = ".csv.gz"  # in place of .npy
@@ -246,7 +243,6 @@ class Llmc(TokenFormat):
     nemo-automodel. llm.c's tools cut a document where a file is full: its parts are documents of their own here.
     """
 
-    name = "llmc"
     suffix = ".bin"
     eot_leads = True
     HEADER_INTS = 256
@@ -281,7 +277,6 @@ class NanoGpt(TokenFormat):
     The meta.pkl beside it is never opened, because reading a pickle runs what it says.
     """
 
-    name = "nanogpt"
     suffix = ".bin"
 
     def layout(self, url: str) -> Layout:
@@ -298,7 +293,6 @@ class Datatrove(TokenFormat):
     The first line of X.ds.metadata has the tokenizer and the bytes of an id, TOKENIZER|2, its next line the tokens.
     """
 
-    name = "datatrove"
     suffix = ".ds"
     METADATA = "metadata"
     BESIDE = {INDEX: ".index", MASK: ".loss", METADATA: ".metadata"}  # noqa: RUF012 # suffixes of the files beside X.ds
@@ -360,14 +354,6 @@ class Datatrove(TokenFormat):
                 "its next line; copy the file again, or delete it and set dtype"
             )
         return name, TOKEN_DTYPES[int(width)], int(lines[1])
-
-
-_FORMATS = {form.name: form for form in (Megatron, Olmo, Llmc, NanoGpt, Datatrove, TokenRows)}
-
-
-def make_reader(options: Options) -> TokenFormat:
-    """Return the reader of the files of a `format`."""
-    return _FORMATS[options["format"]](options)
 
 
 def _count_ids(url: str, dtype: AnyDtype) -> int:

@@ -79,7 +79,6 @@ class TokenFormat(SourceReader):
         infers: whether document boundaries come from the ids, for lack of an index.
     """
 
-    name: ClassVar[str]
     suffix: ClassVar[str] = ""  # its files' names end so
     required: ClassVar[tuple[str, ...]] = ()  # roles of sides without which an input can't be read
     eot_leads: ClassVar[bool] = False  # the end-of-text id is before documents, so one that begins a file ends none
@@ -96,7 +95,8 @@ class TokenFormat(SourceReader):
         """Raise InputError if a file is not an input by its name."""
         if not url.endswith(self.suffix):
             raise InputError(
-                f"{url}: the ids of {self.name} are in {self.suffix} files; write a path such as data/*{self.suffix}"
+                f"{url}: the ids of {self.options['format']} are in {self.suffix} files; write a path such as "
+                f"data/*{self.suffix}"
             )
 
     def notes(self, url: str) -> list[str]:
