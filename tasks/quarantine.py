@@ -7,6 +7,7 @@ listed, so the bytes depend only on the input.
 from __future__ import annotations
 
 import hashlib
+import io
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -19,7 +20,7 @@ from tokenloom.errors import BadRow, FormatError
 from tokenloom.storage.formats.records import canonical_json, decode_record, parse_json
 from tokenloom.storage.formats.statistics import ChatCounts, EncodedCounts
 from tokenloom.storage.stores import local_files
-from tokenloom.storage.stores.store import Store
+from tokenloom.storage.stores.store import Store, StoreFile
 from tokenloom.storage.work.records import (
     PartitionRecord,
     QuarantineSummary,
@@ -130,12 +131,8 @@ def _read(store: Store, spill_name: str, summary: QuarantineSummary) -> Iterator
 
 def _lines(store: Store, path: str) -> Iterator[bytes]:
     """Yield the lines of a file with their line ends; the last line may lack one."""
-    rest = b""
-    for block in store.blocks(path):
-        *lines, rest = (rest + block).split(b"\n")
-        yield from (line + b"\n" for line in lines)
-    if rest:
-        yield rest
+    with io.BufferedReader(StoreFile(store, path)) as file:
+        yield from file
 
 
 class PartitionTally:

@@ -44,7 +44,12 @@ def load_spec(path: str | Path, overrides: Sequence[str] = (), overrides_folder:
     file = read_yaml_file(str(path))
     for override in overrides:
         _apply_override(file, override)
-    spec = validate_spec(file)
+    try:
+        spec = BuildSpec.model_validate(file.value)
+    except ValidationError as error:
+        lines = [_message(item, file) for item in error.errors(include_url=False)]
+        # Not `from error`, which holds the values unredacted, passwords among them.
+        raise SpecError(SECRET_URL.sub("***", "\n".join(lines))) from None
     given = [key for key, _ in spec.paths() if file.place(key_path(key)).startswith(OVERRIDE)]
     folders = dict.fromkeys(given, str(overrides_folder))
     keys: list[tuple[str | int, ...]] = [("sources", i) for i in range(len(spec.sources))]
@@ -90,16 +95,6 @@ def _set(spec: dict[str, Any], key: KeyPath, value: Any, override: str) -> None:
     if not (isinstance(target, dict) or (isinstance(target, list) and isinstance(last, int) and last < len(target))):
         raise SpecError(f"--set {override}: the spec has no {dotted(key)}")
     target[last] = value
-
-
-def validate_spec(file: YamlFile) -> BuildSpec:
-    """Return the spec; raise SpecError with a line for each error."""
-    try:
-        return BuildSpec.model_validate(file.value)
-    except ValidationError as error:
-        lines = [_message(item, file) for item in error.errors(include_url=False)]
-        # Not `from error`, which holds the values unredacted, passwords among them.
-        raise SpecError(SECRET_URL.sub("***", "\n".join(lines))) from None
 
 
 def _message(item: Any, file: YamlFile) -> str:

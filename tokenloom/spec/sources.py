@@ -33,14 +33,9 @@ def _known_layout(name: str) -> str:
 Layout = Annotated[str, AfterValidator(_known_layout)]  # not an enum, for which Prefect's server refuses null
 
 
-#: how sources of each kind name conversations; CSV allows positions
-MESSAGES = "In place of `text`: column or key with a conversation, or its JSON; `.` if each row is one"
-TOOLS = "Column or key with the tools of a conversation, or their JSON; default: `tools`, where rows have it"
-_NAMES = ", ".join(f"`{name}`" for name in LAYOUTS)
-LAYOUT = f"How a row holds a conversation: {_NAMES}; by default, recognized from the first rows"
-
-_ColumnName = Annotated[str, Field(min_length=1)]
-_Field = Annotated[str, BeforeValidator(_position_as_name)]
+_LAYOUT_NAMES = ", ".join(f"`{name}`" for name in LAYOUTS)
+_ColumnName = Annotated[str, BeforeValidator(_position_as_name)]
+_GivenName = Annotated[_ColumnName, Field(min_length=1)]
 _Filter = Annotated[str, AfterValidator(_check_filter)]
 COLUMN_RULES = 2  # part of names, as FILTER_RULES: raise it if other tokens of rows of ids are read or learned
 _BUILDERS = ("arrow", "csv", "json", "parquet", "text")  # builders of the package datasets that read local files
@@ -103,12 +98,25 @@ class _FileSource(_Source):
 
 
 class _Columns(_Source):
-    text: str | None = Field("text", description="Column or key with the text; may be dotted: `meta.body`")
-    messages: _ColumnName | None = Field(None, description=MESSAGES)
-    tools: _ColumnName | None = Field(None, description=TOOLS)
-    layout: Layout | None = Field(None, description=LAYOUT)
+    text: _ColumnName | None = Field(
+        "text",
+        description="Column or key with the text; may be dotted: `meta.body`; in CSV without header and columns, its "
+        "position, from 0",
+    )
+    messages: _GivenName | None = Field(
+        None, description="In place of `text`: column or key with a conversation, or its JSON; `.` if each row is one"
+    )
+    tools: _GivenName | None = Field(
+        None,
+        description="Column or key with the tools of a conversation, or their JSON; default: `tools`, where rows have "
+        "it",
+    )
+    layout: Layout | None = Field(
+        None,
+        description=f"How a row holds a conversation: {_LAYOUT_NAMES}; by default, recognized from the first rows",
+    )
     filter: _Filter | None = Field(None, description='Rows to keep, such as `language == "en" and score >= 0.5`')
-    id: _ColumnName | None = Field(None, description="Column or key whose value is copied to the document table")
+    id: _GivenName | None = Field(None, description="Column or key whose value is copied to the document table")
 
 
 class _ColumnSource(_Columns, _FileSource):
@@ -134,15 +142,6 @@ class CsvSource(_ColumnSource):
 
     model_config = ConfigDict(title="CSV")
     kind: Literal["csv"] = kind_field("csv")
-    text: _Field | None = Field(
-        "text", description="Column with the text; without header and columns its position, from 0"
-    )
-    messages: _Field | None = Field(None, description=MESSAGES)
-    tools: _Field | None = Field(None, description=TOOLS)
-    id: _Field | None = Field(
-        None,
-        description="Column whose value is copied to the document table; or its position, as for the text",
-    )
     delimiter: Annotated[str, Field(min_length=1, max_length=1, pattern=r'^[^"\r\n\x00]')] = Field(
         ",", description="Character that separates the fields of a row"
     )
@@ -199,7 +198,7 @@ class ArrayRecordSource(_ColumnSource):
 
     model_config = ConfigDict(title="ArrayRecord")
     kind: Literal["arrayrecord"] = kind_field("arrayrecord")
-    text: _ColumnName | None = Field(
+    text: _GivenName | None = Field(
         None,
         description="Key with the text, if records are JSON objects; by default, a record is the text",
     )

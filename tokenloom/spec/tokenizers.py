@@ -28,7 +28,8 @@ class ByteTokenizer(SpecModel):
     name: Name | None = Field(None, description="Name in the manifest; default: `byte`")
 
 
-class _WithMarks(SpecModel):
+class _LibraryTokenizer(SpecModel):
+    operational_fields: ClassVar[tuple[str, ...]] = ("backend",)
     name: Name | None = Field(None, description="Name in the manifest; default: the kind")
     eot: str | None = Field(
         None,
@@ -37,24 +38,11 @@ class _WithMarks(SpecModel):
         "define it",
     )
     bos: str | None = Field(None, title="Beginning of text", description="Token before each document; default: none")
-
-
-class _WithBackend(_WithMarks):
-    operational_fields: ClassVar[tuple[str, ...]] = ("backend",)
     backend: Literal["auto", "reference"] = Field(
         "auto",
         title="Encoder",
         description="`auto`: a fast encoder where it is proven to give the same ids; `reference`: always the "
         "tokenizer's library",
-    )
-
-
-def _revision_field() -> Any:
-    return Field(
-        None,
-        min_length=1,
-        title="Revision",
-        description="Branch, tag or commit of the model; default: `main`. The version records the commit",
     )
 
 
@@ -78,7 +66,7 @@ def _named_instead(name: str, allowed: Sequence[str]) -> str:
     return f"{model} has the encoding {MODEL_TO_ENCODING[model]}. Allowed: {', '.join(allowed)}"
 
 
-class TiktokenTokenizer(_WithBackend):
+class TiktokenTokenizer(_LibraryTokenizer):
     """A byte-pair encoding of tiktoken, by name or from local files."""
 
     model_config = ConfigDict(title="tiktoken")
@@ -125,7 +113,7 @@ class TiktokenTokenizer(_WithBackend):
             )
 
 
-class HuggingFaceTokenizer(_WithBackend):
+class HuggingFaceTokenizer(_LibraryTokenizer):
     """A tokenizer.json of the Hugging Face library tokenizers: of a model on the hub, in a folder, or a file."""
 
     model_config = ConfigDict(title="Hugging Face")
@@ -138,7 +126,11 @@ class HuggingFaceTokenizer(_WithBackend):
         None,
         description="File `tokenizer.json`, or a folder that save_pretrained wrote",
     )
-    revision: str | None = _revision_field()
+    revision: str | None = Field(
+        None,
+        min_length=1,
+        description="Branch, tag or commit of the model; default: `main`. The version records the commit",
+    )
 
     @model_validator(mode="after")
     def _one_place(self) -> HuggingFaceTokenizer:
@@ -149,7 +141,7 @@ class HuggingFaceTokenizer(_WithBackend):
         return self
 
 
-class SentencePieceTokenizer(_WithBackend):
+class SentencePieceTokenizer(_LibraryTokenizer):
     """A model file of SentencePiece."""
 
     model_config = ConfigDict(title="SentencePiece")
