@@ -17,15 +17,12 @@ share one token, so a remainder of one token is in the chunk before it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
 
 from tokenloom.storage.formats.arrays import AnyArray, Int64s, UInt64s
-
-BLOCK = 2**20  # so many documents at a time bound the memory
 
 
 class ShardPlan(Protocol):
@@ -77,17 +74,6 @@ class Packing(ABC):
         return len(self.plan(seq_len, offsets))
 
 
-def length_blocks(offsets: UInt64s) -> Iterator[Int64s]:
-    """Yield the tokens of each document, a block of documents at a time.
-
-    Args:
-        offsets: (num_documents + 1,) of a shard.
-    """
-    for start in range(0, len(offsets) - 1, BLOCK):
-        block = offsets[start : start + BLOCK + 1].astype(np.int64)
-        yield block[1:] - block[:-1]
-
-
 def cut_lengths(lengths: Int64s, seq_len: int) -> tuple[Int64s, Int64s]:
     """Count the full chunks of each document before its last piece, (n,), and the tokens of that piece, (n,).
 
@@ -117,12 +103,10 @@ class Document(Packing):
     if_empty = "use a smaller seq_len, or packing='document_padded'"
 
     def plan(self, seq_len: int, offsets: UInt64s) -> ShardPlan:
-        """See Packing; it takes 4 bytes a document."""
-        counts = [np.zeros(0, dtype=np.int64)]
-        for lengths in length_blocks(offsets):
-            num_before, last = cut_lengths(lengths, seq_len)
-            counts.append(num_before + (last >= (2 if self.has_padding else seq_len + 1)))
-        return _ChunkPlan(seq_len, offsets, np.concatenate(counts))
+        """See Packing; the plan takes 4 bytes a document."""
+        bounds: Int64s = offsets.astype(np.int64)
+        num_before, last = cut_lengths(bounds[1:] - bounds[:-1], seq_len)
+        return _ChunkPlan(seq_len, offsets, num_before + (last >= (2 if self.has_padding else seq_len + 1)))
 
 
 class DocumentPadded(Document):

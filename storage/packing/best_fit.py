@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenloom.storage.formats.arrays import AnyArray, AnyDtype, Int64s, UInt64s, ranges_of
-from tokenloom.storage.packing.base import Packing, ShardPlan, cut_lengths, length_blocks
+from tokenloom.storage.packing.base import Packing, ShardPlan, cut_lengths
 
 OVERLONG = ("split", "drop", "keep_start")
 _COUNTED_SIZE = 2**20  # larger sizes are not counted in an array of all sizes
@@ -63,17 +63,10 @@ class BestFit(Packing):
         return _PiecePlan(row_offsets, starts.take(order), lengths.take(order))
 
     def count(self, seq_len: int, offsets: UInt64s) -> int:
-        """See Packing; it takes the memory of 2**20 documents."""
-        num_full = 0
-        totals: dict[int, int] = {}
-        for block in length_blocks(offsets):
-            num_before, last = cut_lengths(self._kept(block, seq_len), seq_len)
-            num_full += int(num_before.sum())
-            sizes, counts = _count_sizes(self._padded(last[last > 0], seq_len))
-            for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
-                totals[size] = totals.get(size, 0) + count
-        decreasing = np.array(sorted(totals.items(), reverse=True), np.int64).reshape(-1, 2)
-        return num_full + fill_bins(decreasing[:, 0], decreasing[:, 1], seq_len + 1).num_bins
+        """See Packing; it takes half the time of a plan."""
+        num_before, last = cut_lengths(self._kept(np.diff(offsets.astype(np.int64)), seq_len), seq_len)
+        sizes, counts = _count_sizes(self._padded(last[last > 0], seq_len))
+        return int(num_before.sum()) + fill_bins(sizes[::-1], counts[::-1], seq_len + 1).num_bins
 
     def _cut_documents(self, seq_len: int, offsets: UInt64s) -> tuple[AnyArray, AnyArray]:
         """Cut the documents of a shard into full chunks and remainders: starts and lengths, (num_pieces,), in order.

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -114,39 +115,10 @@ class CountsRecord:
     counts: list[int]
 
 
-class CountsFile:
-    """The counts of a split under a packing in the cache folder; several processes may use it at once.
-
-    Args:
-        cache_folder: the machine's; it need not exist.
-        manifest: the manifest of the version.
-        split: one of the version's.
-        packing, seq_len: how samples are cut.
-    """
-
-    def __init__(self, cache_folder: Path, manifest: Manifest, split: str, packing: Packing, seq_len: int) -> None:
-        name = f"{manifest.version}-{quote(split, safe='')}-{packing.name}-{seq_len}.json"
-        self.path = cache_folder / "counts" / name
-        self._num_shards = len(manifest.splits[split].shards)
-
-    def read(self) -> Int64s | None:
-        """Read the counts, (num_shards,); None if the file is missing, damaged or of other samples."""
-        try:
-            record = read_record(read_regular(self.path), str(self.path), CountsRecord)
-        except (OSError, FormatError):
-            return None
-        is_of_split = (record.name, len(record.counts)) == (self.path.name, self._num_shards)
-        return np.array(record.counts, dtype=np.int64) if is_of_split else None
-
-    def write(self, counts: Sequence[int]) -> None:
-        """Keep counts for later readers, or log why the folder can't be written."""
-        try:
-            replace_file(self.path, sign(CountsRecord(self.path.name, list(counts))))
-        except OSError as error:
-            import logging  # most readers log nothing
-
-            message = "%s: can't be written: %s; TOKENLOOM_CACHE names another folder"
-            logging.getLogger("tokenloom").warning(message, self.path.parent, error.strerror)
+def counts_path(cache_folder: Path, manifest: Manifest, split: str, packing: Packing, seq_len: int) -> Path:
+    """Return where a machine keeps the counts of a split under a packing."""
+    name = f"{manifest.version}-{quote(split, safe='')}-{packing.name}-{seq_len}.json"
+    return cache_folder / "counts" / name
 
 
 def sample_counts(
@@ -171,26 +143,34 @@ def sample_counts(
     if not packing.follows_documents:
         plans = (packing.plan(seq_len, np.array([0, shard.tokens], np.uint64)) for shard in shards)
         return np.fromiter(map(len, plans), np.int64)
-    file = CountsFile(cache_folder or default_cache_folder(), manifest, split, packing, seq_len)
-    kept = file.read()
-    return _count(store, manifest, split, packing, seq_len, file) if kept is None else kept
+    path = counts_path(cache_folder or default_cache_folder(), manifest, split, packing, seq_len)
+    with suppress(OSError, FormatError):  # not counted yet, or damaged
+        record = read_record(read_regular(path), str(path), CountsRecord)
+        if (record.name, len(record.counts)) == (path.name, len(shards)):
+            return np.array(record.counts, dtype=np.int64)
+    counts = _count(store, manifest, split, packing, seq_len, path)
+    return np.array(counts, dtype=np.int64)
 
 
-def _count(store: Store, manifest: Manifest, split: str, packing: Packing, seq_len: int, file: CountsFile) -> Int64s:
+def _count(store: Store, manifest: Manifest, split: str, packing: Packing, seq_len: int, path: Path) -> list[int]:
+    """Count the samples, and keep the counts in the file at `path` for later readers."""
     import logging  # not for readers that need not count
     from concurrent.futures import ThreadPoolExecutor
 
-    begin = time.monotonic()
+    log, begin = logging.getLogger("tokenloom"), time.monotonic()
 
     def count_shard(entry: ShardEntry) -> int:
         return packing.count(seq_len, StoredShard(store, manifest.version, entry).offsets)
 
     with ThreadPoolExecutor(_READERS) as readers:
         counts = list(readers.map(count_shard, manifest.splits[split].shards))
-    file.write(counts)
     seconds = time.monotonic() - begin
     level = logging.WARNING if seconds >= _LONG_SECONDS else logging.INFO
     place, cut = store.place(version_path(manifest.version)), f"{packing.name}/{seq_len}"
     message = "%s: counted the samples of %s for %s in %d shards in %.1f s, to keep in %s"
-    logging.getLogger("tokenloom").log(level, message, place, split, cut, len(counts), seconds, file.path)
-    return np.array(counts, dtype=np.int64)
+    log.log(level, message, place, split, cut, len(counts), seconds, path)
+    try:
+        replace_file(path, sign(CountsRecord(path.name, counts)))
+    except OSError as error:
+        log.warning("%s: can't be written: %s; TOKENLOOM_CACHE names another folder", path.parent, error.strerror)
+    return counts

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tokenloom.storage.packing import base
 from tokenloom.storage.packing.packings import PACKINGS, PackingShares, packing_named, shares_of
 
 Pieces = list[list[tuple[int, int]]]  # of each sample, (start, end) of each piece in the shard
@@ -234,14 +233,6 @@ def test_documents_without_tokens_change_nothing(packing: str) -> None:
     assert plan(packing, 4, with_empty) == plan(packing, 4, without)
     one, other = (shares_of(packing_named(packing), 4, offsets_of(lengths)) for lengths in (with_empty, without))
     assert one == other + PackingShares(0, 0, 0, 0, 4)
-
-
-@pytest.mark.parametrize("packing", PACKINGS)
-def test_counting_in_blocks_changes_nothing(packing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    lengths = [5, 18, 3, 1, 9, 2, 5, 5, 30, 18]
-    whole = plan(packing, 8, lengths), shares_of(packing_named(packing), 8, offsets_of(lengths))
-    monkeypatch.setattr(base, "BLOCK", 3)
-    assert (plan(packing, 8, lengths), shares_of(packing_named(packing), 8, offsets_of(lengths))) == whole
 
 
 def test_samples_can_be_longer_than_the_shard() -> None:

@@ -14,7 +14,7 @@ from tests.builders.datasets import build, jsonl_spec
 from tokenloom.storage import open_shard
 from tokenloom.storage.cache.cache_files import default_cache_folder
 from tokenloom.storage.formats.records import sign
-from tokenloom.storage.packing.packings import CountsFile, packing_named, sample_counts
+from tokenloom.storage.packing.packings import counts_path, packing_named, sample_counts
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.published import load_manifest, version_path
 from tokenloom.storage.versions.references import dataset_store
@@ -76,7 +76,7 @@ def test_counts_are_computed_once_without_reading_tokens_and_cached(
     again = sample_counts(LocalStore(tmp_path / "none"), plain.manifest, "train", packing_named(packing), 30, tmp_path)
     assert again.tolist() == first.tolist()
     (message,) = [record.getMessage() for record in caplog.records]
-    path = CountsFile(tmp_path, plain.manifest, "train", packing_named(packing), 30).path
+    path = counts_path(tmp_path, plain.manifest, "train", packing_named(packing), 30)
     assert f"samples of train for {packing}/30 in {len(shards)} shards" in message
     assert message.endswith(f"to keep in {path}")
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == [path]
@@ -84,9 +84,9 @@ def test_counts_are_computed_once_without_reading_tokens_and_cached(
 
 def test_cached_counts_are_not_used_for_another_packing_or_length(plain: _Built, tmp_path: Path) -> None:
     sample_counts(plain.store, plain.manifest, "train", packing_named("best_fit"), 30, tmp_path)
-    kept = CountsFile(tmp_path, plain.manifest, "train", packing_named("best_fit"), 30).path
+    kept = counts_path(tmp_path, plain.manifest, "train", packing_named("best_fit"), 30)
     for packing, seq_len in (("best_fit", 31), ("document", 30)):
-        shutil.copy(kept, CountsFile(tmp_path, plain.manifest, "train", packing_named(packing), seq_len).path)
+        shutil.copy(kept, counts_path(tmp_path, plain.manifest, "train", packing_named(packing), seq_len))
         counts = sample_counts(plain.store, plain.manifest, "train", packing_named(packing), seq_len, tmp_path)
         assert counts.tolist() == plain.counts(packing, seq_len)
 
@@ -94,7 +94,7 @@ def test_cached_counts_are_not_used_for_another_packing_or_length(plain: _Built,
 @pytest.mark.parametrize("damage", ["cut", "byte", "shards", "folder"])
 def test_a_damaged_cache_file_is_recreated(plain: _Built, damage: str, tmp_path: Path) -> None:
     expected = sample_counts(plain.store, plain.manifest, "train", packing_named("best_fit"), 30, tmp_path)
-    path = CountsFile(tmp_path, plain.manifest, "train", packing_named("best_fit"), 30).path
+    path = counts_path(tmp_path, plain.manifest, "train", packing_named("best_fit"), 30)
     data = path.read_bytes()
     others = {"cut": data[:-9], "byte": data.replace(b":1", b":2", 1), "shards": sign({"counts": [1]})}
     path.unlink()
@@ -120,9 +120,7 @@ def test_a_cache_folder_that_cannot_be_written_is_a_warning(
 
 def test_a_split_name_never_leaves_the_cache_folder(plain: _Built, tmp_path: Path) -> None:
     manifest = replace(plain.manifest, splits={"../../x": plain.manifest.splits["train"]})
-    file = CountsFile(tmp_path, manifest, "../../x", packing_named("best_fit"), 30)
-    file.write([1])
-    assert [file.path] == [*(tmp_path / "counts").iterdir()]
+    assert counts_path(tmp_path, manifest, "../../x", packing_named("best_fit"), 30).parent == tmp_path / "counts"
 
 
 def test_the_cache_folder_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

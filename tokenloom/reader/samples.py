@@ -22,7 +22,6 @@ from tokenloom.storage.cache.cache_files import default_cache_folder
 from tokenloom.storage.formats.arrays import AnyArray, Int64s, UInt64s
 from tokenloom.storage.formats.manifest import MANIFEST, Manifest
 from tokenloom.storage.packing.base import Packing, ShardPlan
-from tokenloom.storage.packing.best_fit import BestFit
 from tokenloom.storage.packing.packings import PackingShares, sample_counts, shares_of
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import read_tokenizer_files, version_path
@@ -223,23 +222,11 @@ class SplitSamples:
 
     def why_empty(self) -> str:
         """Explain why there are no samples, and what to do."""
-        place = f"{self.reference}, split {self.split!r}"
+        why = f"packing={self.packing!r} and seq_len={self.seq_len} cut none from {counted(self.num_tokens, 'token')}"
+        step = self._packing.if_empty
         if not self.num_tokens:
-            filled = [name for name, split in self.shards.manifest.splits.items() if split.tokens]
-            step = f"read another split ({', '.join(filled)}), or " if filled else ""
-            return (
-                f"{place}: no samples: the split is empty, no document fell into it; {step}build a version with more "
-                "documents, or another share for the split"
-            )
-        packing = self._packing
-        needed = 2 if packing.has_padding else self.seq_len + 1
-        what = "document" if packing.follows_documents else "shard"
-        why = f"a sample takes at least {needed:,} tokens of one {what}, and no {what} has that many"
-        if isinstance(packing, BestFit) and packing.overlong == "drop":
-            why = f"documents of more than {self.seq_len + 1:,} tokens are left out, and there are no others"
-        return (
-            f"{place}: no samples: with packing={self.packing!r} and seq_len={self.seq_len} {why}; {packing.if_empty}"
-        )
+            why, step = "the split is empty", "read another one, or build a version with more documents"
+        return f"{self.reference}, split {self.split!r}: no samples: {why}; {step}"
 
     def shards_of(self, indices: Int64s) -> Int64s:
         """Find the shard of each of (n,) samples."""

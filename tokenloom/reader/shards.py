@@ -244,10 +244,6 @@ class SplitFiles(Generic[File]):
         self.bytes.pop(index, None)
         self.opened.pop(index, None)
 
-    def is_known(self, index: int) -> bool:
-        """Test whether a shard is open or being opened."""
-        return index in self.opened or index in self._ahead
-
     def open_ahead(
         self, indices: Iterable[int], pool: ThreadPoolExecutor, prepare: Callable[[File], object] | None = None
     ) -> None:
@@ -258,7 +254,7 @@ class SplitFiles(Generic[File]):
         for index in indices:
             if len(self._ahead) >= self._options.max_open_shards // 2:
                 return
-            if not self.is_known(index):
+            if index not in self.opened and index not in self._ahead:
                 self._ahead[index] = pool.submit(self._open_and_hold, index, prepare)
                 if index in self.opened:  # since it was looked up
                     self._ahead.pop(index, None)
