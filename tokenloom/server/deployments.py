@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
+from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate, WorkPoolCreate
+from prefect.client.schemas.objects import ConcurrencyOptions
+from prefect.client.schemas.schedules import CronSchedule
 from prefect.exceptions import ObjectNotFound
 from prefect.flows import Flow, load_flow_from_entrypoint
 from prefect.settings import PREFECT_API_URL, temporary_settings
@@ -18,7 +17,6 @@ from prefect.utilities.callables import parameter_schema
 from prefect.workers.process import ProcessWorker
 
 from tokenloom.automations import install_crash_automation
-from tokenloom.errors import TokenloomError
 from tokenloom.server.known_server import POOL, page_of
 
 NAMES = {  # FLOW/NAME by its label in the output of `tokenloom up`
@@ -40,17 +38,11 @@ def deploy_all(url: str, heartbeat_seconds: int) -> None:
     Args:
         url: the URL of the server's API.
         heartbeat_seconds: interval between the heartbeats of a run.
-
-    Raises:
-        TokenloomError: the server refused a request.
     """
     with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as client:
         _ensure_pool(client)
-        missing = [
-            entry["name"] for entry in yaml.safe_load(_FILE.read_text())["deployments"] if not _update(client, entry)
-        ]
-        if missing:
-            _deploy(url, missing)
+        for entry in yaml.safe_load(_FILE.read_text())["deployments"]:
+            _deploy(client, entry)
         install_crash_automation(heartbeat_seconds)
 
 
@@ -75,26 +67,31 @@ def _ensure_pool(client: SyncPrefectClient) -> None:
         client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
 
 
-def _update(client: SyncPrefectClient, entry: dict[str, Any]) -> bool:
-    """Give a deployment that exists the flow and the form of this release; return False if there is none."""
+def _deploy(client: SyncPrefectClient, entry: dict[str, Any]) -> None:
+    """Create a deployment of prefect.yaml; give one that exists the flow and the form of this release."""
     flow: Flow[..., Any] = load_flow_from_entrypoint(entry["entrypoint"])
+    of_release = {
+        "entrypoint": entry["entrypoint"],
+        "description": entry["description"],
+        "parameter_openapi_schema": parameter_schema(flow).model_dump_for_openapi(),
+    }
     try:
         found = client.read_deployment_by_name(f"{flow.name}/{entry['name']}")
     except ObjectNotFound:
-        return False
-    schema = parameter_schema(flow).model_dump_for_openapi()
-    update = DeploymentUpdate(
-        entrypoint=entry["entrypoint"], description=entry["description"], parameter_openapi_schema=schema
-    )
-    client.update_deployment(found.id, update)
-    return True
+        limit = dict(entry["concurrency_limit"])
+        client.create_deployment(
+            flow_id=client.create_flow(flow),
+            name=entry["name"],
+            tags=entry["tags"],
+            work_pool_name=POOL,
+            concurrency_limit=limit.pop("limit"),
+            concurrency_options=ConcurrencyOptions(**limit),
+            schedules=[_schedule(**schedule) for schedule in entry.get("schedules", ())],
+            **of_release,
+        )
+    else:
+        client.update_deployment(found.id, DeploymentUpdate(**of_release))
 
 
-def _deploy(url: str, names: list[str]) -> None:
-    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--prefect-file", str(_FILE)]
-    command += [f"--name={name}" for name in names]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=os.environ | {"PREFECT_API_URL": url}
-    )
-    if done.returncode:
-        raise TokenloomError(f"{url} refused the deployments:\n{done.stdout}{done.stderr}")
+def _schedule(slug: str, active: bool, **cron: str) -> DeploymentScheduleCreate:
+    return DeploymentScheduleCreate(slug=slug, active=active, schedule=CronSchedule(**cron))
