@@ -16,7 +16,7 @@ from tests.counts import FULL, SUMMARY, count
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.prefect_servers import migrated_home
 from tests.servers.s3_server import s3_server, sent_through
-from tokenloom.storage.stores import urls
+from tokenloom.storage import stores
 
 pytest_plugins = ["tests.without_torch"]
 
@@ -84,7 +84,7 @@ def s3_proxy(shared_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> Iter
 
     This process waits only briefly between its tries.
     """
-    monkeypatch.setattr(urls, "KINDS", tuple(kind._replace(tries=4) for kind in urls.KINDS))
+    monkeypatch.setattr(stores, "KINDS", tuple(kind._replace(tries=4) for kind in stores.KINDS))
     shared_proxy.forget()
     with sent_through(shared_proxy):
         yield shared_proxy

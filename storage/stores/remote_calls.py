@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenloom.errors import FormatError, StoreError, text_of
+from tokenloom.storage.stores import RemoteKind, bucket_and_key, remote_kind, scheme_of
 from tokenloom.storage.stores.remote_errors import (
     StrangeAnswer,
     Unanswered,
@@ -31,7 +32,6 @@ from tokenloom.storage.stores.remote_errors import (
     redacted,
     without_secrets,
 )
-from tokenloom.storage.stores.urls import RemoteKind, bucket_and_key, remote_kind, scheme_of
 
 _SLOWEST_BYTES = 2**18  # bytes a second of the slowest transfer; extends the time limit of a call
 _LISTING_SECONDS = 3600.0  # for a million names and more; each of its requests has a limit too

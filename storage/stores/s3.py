@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from tokenloom.errors import StoreError
+from tokenloom.storage.stores import bucket_and_key
 from tokenloom.storage.stores.local_files import file_sha256
 from tokenloom.storage.stores.remote_calls import call
 from tokenloom.storage.stores.remote_errors import reason_of
 from tokenloom.storage.stores.store import MAX_TRANSFERS
-from tokenloom.storage.stores.urls import bucket_and_key
 
 Info = dict[str, Any]  # the facts of a file as fsspec gives them: "name", "type", "size" and the store's own fields
 

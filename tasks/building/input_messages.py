@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tokenloom.errors import InputError, StoreError
 from tokenloom.spec.values import escaped
 from tokenloom.storage.formats.arrays import token_dtype
-from tokenloom.storage.stores.urls import is_object
+from tokenloom.storage.stores import is_object
 from tokenloom.tasks.building.inputs import HIDDEN, InputFile, LeftOut
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.files import is_local

@@ -26,6 +26,7 @@ from typing import IO, Any, cast
 import pyarrow as pa
 
 from tokenloom.errors import FormatError, InputError, StoreError, TokenloomError, message_of
+from tokenloom.storage.stores import bucket_and_key, is_object, scheme_of
 from tokenloom.storage.stores.local_files import (
     LFS_BYTES,
     LFS_POINTER,
@@ -38,7 +39,6 @@ from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.storage.stores.remote_calls import call
 from tokenloom.storage.stores.remote_errors import is_permanent, is_transient, kind_of, redacted, without_secrets
 from tokenloom.storage.stores.store import BLOCK_BYTES, StoreFile
-from tokenloom.storage.stores.urls import bucket_and_key, is_object, scheme_of
 
 Info = dict[str, Any]  # what fsspec says about a file: "name", "type" and "size" at least
 HUB_STEP = (

@@ -26,10 +26,10 @@ from typing import Any
 
 from tokenloom.errors import InputError
 from tokenloom.spec.values import first_wildcard, literal, root_of
+from tokenloom.storage.stores import is_object, remote_kind
 from tokenloom.storage.stores.remote_calls import call
 from tokenloom.storage.stores.remote_errors import kind_of
 from tokenloom.storage.stores.s3 import list_s3
-from tokenloom.storage.stores.urls import is_object, remote_kind
 from tokenloom.storage.work.fingerprints import remote_fingerprint
 from tokenloom.tasks.sources.files import (
     Info,

@@ -27,9 +27,10 @@ from tests.servers.s3_server import BUCKET, put, upload
 from tokenloom.cli.commands import look, peek
 from tokenloom.cli.output import Output
 from tokenloom.errors import StoreError
+from tokenloom.storage import stores
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.formats.records import sign
-from tokenloom.storage.stores import local_files, open_store, remote, remote_calls, remote_errors, urls
+from tokenloom.storage.stores import local_files, open_store, remote, remote_calls, remote_errors
 from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.published import load_manifest
@@ -180,7 +181,7 @@ def test_a_persistent_error_is_raised_after_the_last_attempt(store: RemoteStore,
     s3_proxy.always = "503"
     with pytest.raises(StoreError, match=r"file: the store did not answer correctly, although.*run the same command"):
         store.read("a/file")
-    num_tries = urls.remote_kind(store.root).tries
+    num_tries = stores.remote_kind(store.root).tries
     assert len([1 for method, path, _ in s3_proxy.seen if method == "GET" and path.endswith("file")]) == num_tries
 
 
@@ -189,7 +190,7 @@ def test_a_stalled_server_is_an_error(
     limits: dict[str, Any], store: RemoteStore, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s3_proxy.always = "hold"  # for as long as this test runs
-    monkeypatch.setattr(urls, "KINDS", tuple(kind._replace(**limits) for kind in urls.KINDS))
+    monkeypatch.setattr(stores, "KINDS", tuple(kind._replace(**limits) for kind in stores.KINDS))
     began = time.monotonic()
     with pytest.raises(StoreError, match=r"a/file: the store did not answer correctly, although .*[Tt]ime"):
         store.read("a/file")

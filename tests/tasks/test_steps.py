@@ -11,7 +11,8 @@ from tests.builders.observing import messages_of_builds
 from tests.servers.web_server import web_server
 from tokenloom.errors import InputError, StoreError, WorkerLost, WorkError
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.stores import remote_calls, urls
+from tokenloom.storage import stores
+from tokenloom.storage.stores import remote_calls
 from tokenloom.tasks.running.steps import Job, batches_of, should_retry
 from tokenloom.tasks.running.workers import WorkerPool
 
@@ -110,7 +111,7 @@ def test_a_wrong_endpoint_ends_a_build_after_the_tries_of_one_request(
     environment = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(urls, "KINDS", tuple(kind._replace(tries=4) for kind in urls.KINDS))  # eight wait for 6 s
+    monkeypatch.setattr(stores, "KINDS", tuple(kind._replace(tries=4) for kind in stores.KINDS))  # eight wait for 6 s
     monkeypatch.setattr(remote_calls, "_answered", set())  # of the servers of other tests
     write_jsonl(tmp_path / "a.jsonl", ["a document"])
     spec = make_spec("s3://none/store", [{"kind": "jsonl", "path": str(tmp_path / "a.jsonl")}])

@@ -18,9 +18,9 @@ from tokenloom.errors import SpecError, StoreError, message_of
 from tokenloom.spec.build_spec import BuildSpec, field_names, kind_names
 from tokenloom.spec.tokenizers import expand_short_name
 from tokenloom.spec.values import RULES
+from tokenloom.storage.stores import is_object
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.storage.stores.remote_errors import SECRET_URL
-from tokenloom.storage.stores.urls import is_object
 from tokenloom.wording import did_you_mean, shortened
 
 _EXAMPLES = {"tokenizer": "; such as tokenizer: {kind: tiktoken, name: gpt2} or {kind: byte}"}
