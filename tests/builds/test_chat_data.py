@@ -13,6 +13,7 @@ import tokenizers
 from tests.builders.chat_tokenizer import SPECIAL
 from tests.builders.chats import CHATML
 from tests.builders.datasets import build, listed_files, local_store, make_spec
+from tests.counts import count
 from tokenloom.chat.conversation import ChatDefinition, canonical
 from tokenloom.chat.encoding import ChatEncoder
 from tokenloom.chat.layouts import normalized
@@ -95,7 +96,7 @@ def test_from_shards_alone_the_learned_text_is_that_of_the_spans_widened_to_whol
         shard = StoredShard(store, version, entry)
         found = [each for batch in tables.open(entry).batches() for each in tables.documents(entry, batch)]
         ids, classes = shard.tokens(0, entry.tokens), shard.classes(0, entry.tokens)
-        for each in found:
+        for each in found[:: count(3, 1)]:
             rendered = encoder.render(canonical(conversations[each["source"]][each["row"]]))
             span = slice(each["start"], each["start"] + each["num_tokens"])
             encoding = library.encode(rendered.text, add_special_tokens=False)
@@ -108,7 +109,7 @@ def test_from_shards_alone_the_learned_text_is_that_of_the_spans_widened_to_whol
             assert wanted.tolist() == is_learned[classes[span]][:-1].tolist()
             assert classes[span][-1] == 0
             num_compared += 1
-    assert num_compared == manifest.num_documents > 1500
+    assert num_compared >= manifest.num_documents // count(3, 1) > 500
 
 
 def test_two_workers_make_the_same_bytes(spec: BuildSpec, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from itertools import combinations, cycle
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from tests.builders.observing import at_step
 from tests.counts import FULL, SUMMARY, count, full_only
 from tests.drivers.kill_driver import find_incomplete
 from tests.servers.faulty_proxy import FaultyProxy
-from tests.servers.processes import children, is_running
+from tests.servers.processes import children, is_running, wait_until
 from tests.servers.s3_server import BUCKET
 from tokenloom.errors import WorkError
 from tokenloom.tasks.building.merge import recorded_spill
@@ -168,44 +169,41 @@ def _kill(driver: subprocess.Popen[str], victim: str, generator: random.Random) 
     return victim if victim == "group" else "main"
 
 
-def test_builds_killed_at_random_moments_end_in_the_same_bytes(larger: _LargerBuild) -> None:
-    generator = random.Random(20)
+def test_builds_killed_twice_at_random_moments_end_in_the_same_bytes_and_leave_no_worker(larger: _LargerBuild) -> None:
+    generator, victims = random.Random(20), cycle(["main", "worker", "group"])
     kills: Counter[tuple[str, str]] = Counter()
-    steps = (STEPS * 8)[:50] if FULL else ("tokenize", "shuffle")
-    for step in steps:
+    pairs = list(combinations(STEPS, 2)) if FULL else [("tokenize", "shuffle")]
+    num_orphans = 0
+    for pair in pairs:
         larger.forget()
-        with _running("run", larger.folder) as driver:
-            larger.wait_for(step, driver)
-            time.sleep(
-                generator.uniform(0, 0.8 * larger.seconds[step])
-            )  # 0.8, because noticing the step takes some time
-            at = larger.steps()[-1][1]
-            victim = _kill(driver, generator.choice(["main", "worker", "group"]), generator)
-            kills[at, victim] += 1
-            assert driver.wait(timeout=120) in ((0, 1) if victim == "worker" else (0, -signal.SIGKILL))
-            assert find_incomplete(larger.dataset) is None
+        for step in pair:
+            with _running("run", larger.folder) as driver:
+                larger.wait_for(step, driver)
+                if step == "tokenize":
+                    wait_until(lambda pid=driver.pid: len(_workers(pid)) == 2, interval=0.001)  # type: ignore[misc]
+                # 0.8, because noticing the step takes some time
+                time.sleep(generator.uniform(0, 0.8 * larger.seconds[step]))
+                at, workers = larger.steps()[-1][1], _workers(driver.pid)
+                victim = _kill(driver, next(victims), generator)
+                kills[at, victim] += 1
+                assert driver.wait(timeout=120) in ((0, 1) if victim == "worker" else (0, -signal.SIGKILL))
+                _wait_for_the_end_of(workers)
+                num_orphans += len(workers) if victim == "main" else 0
+                assert find_incomplete(larger.dataset) is None
         larger.finish()
     _print_table("kills at random moments", kills)
-    assert sum(kills.values()) == len(steps)
-    assert sum(n for (step, _), n in kills.items() if step == "done") <= max(1, len(steps) // 5)
+    assert sum(kills.values()) == 2 * len(pairs)
+    assert sum(n for (step, _), n in kills.items() if step == "done") <= max(1, len(pairs) * 2 // 5)
+    assert num_orphans >= 2
     if FULL:
         assert {step for step, _ in kills} >= set(STEPS)
 
 
-def test_workers_exit_when_the_build_is_killed(larger: _LargerBuild) -> None:
-    larger.forget()
-    with _running("run", larger.folder) as driver:
-        larger.wait_for("tokenize", driver)
-        while len(workers := _workers(driver.pid)) < 2 and driver.poll() is None:
-            time.sleep(0.001)
-        assert len(workers) == 2
-        driver.kill()
-        driver.wait()
-        deadline = time.monotonic() + 30
-        while any(map(is_running, workers)) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert [pid for pid in workers if is_running(pid)] == []
-    larger.finish()
+def _wait_for_the_end_of(workers: list[int]) -> None:
+    deadline = time.monotonic() + 30
+    while (left := [pid for pid in workers if is_running(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert left == []
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ import tokenizers
 
 from tests.builders.datasets import build, local_store, make_spec, manifest_json, stored_documents, write_parquet
 from tests.builders.row_files import write_rows
-from tests.counts import FULL
+from tests.counts import FULL, count
 
 Place = tuple[str, int]
 
@@ -36,6 +36,7 @@ Place = tuple[str, int]
 # Corpora
 
 
+_LONG = count(100_000, 1_000_000)
 _HARD_TEXTS = [
     "<|endoftext|>",
     "a<|endoftext|>b",
@@ -58,9 +59,9 @@ _HARD_TEXTS = [
     "Ǆ ﬁ İ ß e\u0301 क्षि مرحبا \u202eabc\u202c \u200b \u00ad",
     "\U00100000\U0010ffff\ue000",
     "it's IT'S we'Ve l'été 1234567890 ٠١٢٣ ²³",
-    *(character * 1_000_000 for character in "a \n-0é"),
-    " " * 1_000_000 + "x",
-    "words before" + "\n" * 999_999 + " x and after",
+    *(character * _LONG for character in "a \n-0é"),
+    " " * 1_000_000 + "x",  # too much for some of tiktoken's expressions
+    "words before" + "\n" * (_LONG - 1) + " x and after",
 ]
 
 

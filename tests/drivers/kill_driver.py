@@ -38,6 +38,7 @@ _IMPORTED_LATE = (  # by the steps, when needed: a fork would do it each time
     "fsspec.implementations.local",
     "numpy.ma",
     "tokenloom.chat.encoding",
+    "tokenloom.tasks.building.chat",
     "tokenloom.tasks.sources.records",
     "tokenloom.tasks.sources.parquet",
 )

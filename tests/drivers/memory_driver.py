@@ -1,23 +1,27 @@
-"""Encode one file in a new process, as a worker does, and print its memory.
+"""Encode files, each in a new process, as workers do, and print the memory of each.
 
-    python -m tests.drivers.memory_driver ARGUMENTS
+    python -m tests.drivers.memory_driver CASE ...
 
-Arguments: JSON of {"store", "url", "options", "documents"}; "url" may be generated:N, N MB of JSON lines as one .gz
-that exists nowhere. Prints {"peak_bytes", "read", "filtered", "spills"}; an error goes to stderr.
+A case is JSON of {"store", "url", "options", "documents"}; "url" may be generated:N, N MB of JSON lines as one .gz
+that exists nowhere. Each runs in a fork of this small process, and prints a line of JSON: {"peak_bytes", "read",
+"filtered", "spills", "documents"} or {"error"}.
 """
 
 from __future__ import annotations
 
+import functools
 import gzip
 import io
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import fsspec
 from fsspec.spec import AbstractFileSystem
 
+from tests.drivers.kill_driver import forked
 from tokenloom.errors import TokenloomError
 from tokenloom.storage.formats.manifest import TokenizerEntry
 from tokenloom.storage.stores.local import LocalStore
@@ -33,6 +37,7 @@ from tokenloom.tokenizers import load_tokenizer
 MEMBER_LINES = 40_000
 
 
+@functools.cache
 def member() -> tuple[bytes, int]:
     """Return a gzip member of JSON lines, one in eight of them a document of 1,000 characters, and its text bytes."""
     lines = (
@@ -81,10 +86,8 @@ class GeneratedFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return io.BufferedReader(_Repeated(*self._members(path)))
 
 
-def main() -> None:
-    """Run one case."""
-    fsspec.register_implementation("generated", GeneratedFileSystem)
-    case = json.loads(sys.argv[1])
+def encode(case: Mapping[str, Any]) -> dict[str, int]:
+    """Encode the file of a case; return its counts and this process's peak of memory."""
     url, options = case["url"], {"text": "text", "on_error": "fail", "encoding_errors": "fail", **case["options"]}
     seen = {} if "://" in url else {url: stamp(url)}
     file = InputFile("source", "path", url, 1, "xxh3_128:0" if seen else PINNED, options, seen)
@@ -95,16 +98,23 @@ def main() -> None:
     entry = TokenizerEntry("", "", loaded.fingerprint, loaded.vocab_size, loaded.eot_id)
     build = Build(LocalStore(case["store"]), "data", "", entry, tokenizer, rules)
     totals = {"read": 0, "filtered": 0, "spills": 0, "documents": 0}
+    for i, part in enumerate(make_reader(options).partitions(url)):
+        record = tokenize_partition(build, Partition(**vars(part), input_index=0, spill_name=f"part{i}", file=file))
+        totals["read"] += record.encoded.rows
+        totals["filtered"] += record.encoded.filtered
+        totals["spills"] += len(record.spills)
+        totals["documents"] += sum(sum(spill.documents) for spill in record.spills)
+    return {"peak_bytes": peak_bytes(), **totals}
+
+
+def report(case: Mapping[str, Any]) -> None:
+    """Encode the file of a case; print what came of it."""
+    found: dict[str, Any]
     try:
-        for i, part in enumerate(make_reader(options).partitions(url)):
-            record = tokenize_partition(build, Partition(**vars(part), input_index=0, spill_name=f"part{i}", file=file))
-            totals["read"] += record.encoded.rows
-            totals["filtered"] += record.encoded.filtered
-            totals["spills"] += len(record.spills)
-            totals["documents"] += sum(sum(spill.documents) for spill in record.spills)
+        found = encode(case)
     except TokenloomError as error:
-        sys.exit(f"{type(error).__name__}: {error}")
-    print(json.dumps({"peak_bytes": peak_bytes(), **totals}))
+        found = {"error": f"{type(error).__name__}: {error}"}
+    print(json.dumps(found), flush=True)
 
 
 def peak_bytes() -> int:
@@ -114,4 +124,6 @@ def peak_bytes() -> int:
 
 
 if __name__ == "__main__":
-    main()
+    fsspec.register_implementation("generated", GeneratedFileSystem)
+    for argument in sys.argv[1:]:
+        assert forked(lambda text=argument: report(json.loads(text))) == 0  # type: ignore[misc]
