@@ -177,6 +177,7 @@ def test_builds_killed_twice_at_random_moments_end_in_the_same_bytes_and_leave_n
     for pair in pairs:
         larger.forget()
         for step in pair:
+            (larger.folder / "steps").unlink(missing_ok=True)
             with _running("run", larger.folder) as driver:
                 larger.wait_for(step, driver)
                 if step == "tokenize":
