@@ -261,21 +261,6 @@ class SourceConformance:
             with pytest.raises(InputError, match=file.name):
                 self.batches(path)
 
-    def test_damaged_bytes_are_reported_or_read(self, tmp_path: Path) -> None:
-        path, file = self._first_file(tmp_path)
-        whole = file.read_bytes()
-        for seed in range(15):
-            rng, damaged = random.Random(seed), bytearray(whole)
-            for _ in range(3):
-                damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
-            file.write_bytes(damaged)
-            try:
-                batches = self.batches(path, encoding_errors="replace")
-            except InputError as error:
-                assert file.name in str(error)
-            else:
-                assert sum(batch.num_read for batch in batches) > 0
-
     # Invalid UTF-8
 
     def _invalid(self, folder: Path) -> Path:

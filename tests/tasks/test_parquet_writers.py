@@ -177,9 +177,6 @@ def test_pandas(tmp_path: Path, engine: Any, dtype: Any) -> None:
     assert_round_trips(tmp_path / "a.parquet", num_groups=4)
 
 
-# fastparquet
-
-
 # polars
 
 

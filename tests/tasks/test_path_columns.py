@@ -64,12 +64,6 @@ def test_a_column_of_the_file_comes_first(tmp_path: Path) -> None:
     assert sorted(document["ids"].tobytes().decode() for document in found) == ["file", "path"]
 
 
-def test_without_such_a_folder_the_column_is_missing(tmp_path: Path) -> None:
-    write_rows(tmp_path / "year=1/a.parquet", _SAME)
-    spec = make_spec(tmp_path / "store", [{"kind": "parquet", "path": f"{tmp_path}/year=1/*.parquet", "text": "year"}])
-    assert_refused(spec, "no column 'year'", "its columns are: text")
-
-
 @pytest.mark.parametrize("take", [{}, {"take": 2}])
 def test_the_package_datasets_reads_no_columns_of_paths(take: dict[str, int], tmp_path: Path) -> None:
     """A stream of several files had the columns of the first one."""

@@ -108,22 +108,25 @@ def test_indexed_documents_and_their_masks_are_read_by_number(
     assert masks_in(found) == [[*part.tolist(), 0] for part in parts[1]]  # the end-of-text id is not in the file
 
 
+@pytest.mark.parametrize("has_index", [False, True])
 def test_a_document_above_the_limit_is_bad_and_the_next_one_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    has_index: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tokens, "BATCH_TOKENS", 8)
     ids = [5, _EOT, *[6] * 100, _EOT, 7, _EOT, *[8] * 19, _EOT]
-    np.array(ids, np.uint16).tofile(tmp_path / "ids.bin")
-    path = str(tmp_path / "ids.bin")
-    expected = [(0, [5]), (103, [7]), (105, [8] * 19)]
-    skipping = _reader("nanogpt", max_bytes=80, on_error="skip")
-    found = list(skipping.read(path, FileRange(0, len(ids))))
+    np.array(ids, np.uint16).tofile(tmp_path / "a.ds")
+    np.array([2, 103, 105, 125], np.uint64).tofile(tmp_path / "a.ds.index")
+    path, has = str(tmp_path / "a.ds"), [INDEX] * has_index
+    expected = [(0, [5]), (2 if has_index else 103, [7]), (3 if has_index else 105, [8] * 19)]
+    skipping = _reader("datatrove", has, max_bytes=80, on_error="skip")
+    end = skipping.partitions(path)[-1].end
+    found = list(skipping.read(path, FileRange(0, end)))
     assert documents_in(found) == expected
     (bad,) = [bad for rows in found for bad in rows.bad]
-    assert (bad.row, bad.reason) == (2, "too_large")
-    assert documents_in(list(skipping.read(path, FileRange(50, len(ids))))) == expected[1:]
-    with pytest.raises(InputError, match=r"ids.bin, document at token 2: .* too many for documents.max_bytes"):
-        list(_reader("nanogpt", max_bytes=80).read(path, FileRange(0, len(ids))))
+    assert (bad.row, bad.reason) == (1 if has_index else 2, "too_large")
+    assert documents_in(list(skipping.read(path, FileRange(2 if has_index else 50, end)))) == expected[1:]
+    with pytest.raises(InputError, match=r"a.ds, document .*: .* too many for documents.max_bytes, which counts 4"):
+        list(_reader("datatrove", has, max_bytes=80).read(path, FileRange(0, end)))
 
 
 @pytest.fixture
@@ -473,19 +476,14 @@ def test_labels_that_are_not_of_the_ids_are_reported(labels: list[Any], message:
         read_all("huggingface", _written(file_of_rows, _table([[5, 6], [7, 8, _EOT]], labels)))
 
 
-@pytest.mark.parametrize("rows", [[[5, 50_000]], [[5, -1]], [[5, None]]])
-def test_rows_with_ids_outside_of_the_vocabulary_are_bad(rows: list[Any], file_of_rows: Path) -> None:
-    with pytest.raises(InputError, match=r"row 1: its token 1 is .*, outside of the vocabulary"):
-        read_all("huggingface", _written(file_of_rows, _table([[5], *rows])))
-    assert documents_in(read_all("huggingface", _written(file_of_rows, _table([[5], *rows])), on_error="skip")) == [
-        (0, [5])
-    ]
-
-
-def test_a_null_beside_an_id_above_every_signed_one_is_bad(file_of_rows: Path) -> None:
-    table = pa.table({"input_ids": pa.array([[2**64 - 1, None]], pa.list_(pa.uint64()))})
-    with pytest.raises(InputError, match=r"row 0: its token 0 is .*, outside of the vocabulary"):
-        read_all("huggingface", _written(file_of_rows, table))
+@pytest.mark.parametrize(
+    ("row", "kind"), [([5, 50_000], pa.int32()), ([5, -1], pa.int32()), ([2**64 - 1, None], pa.uint64())]
+)
+def test_rows_with_ids_outside_of_the_vocabulary_are_bad(row: list[Any], kind: Any, file_of_rows: Path) -> None:
+    path = _written(file_of_rows, _table([[5], row], None, kind))
+    with pytest.raises(InputError, match=r"row 1: its token [01] is .*, outside of the vocabulary"):
+        read_all("huggingface", path)
+    assert documents_in(read_all("huggingface", path, on_error="skip")) == [(0, [5])]
 
 
 def test_columns_that_are_no_lists_of_integers_are_reported(file_of_rows: Path) -> None:

@@ -235,19 +235,6 @@ def test_an_id_outside_of_the_vocabulary_names_file_and_document(code: int, ids:
     assert sorted(documents_of(spec)) == [[5, _EOT], [7, _EOT]]
 
 
-def test_a_document_above_the_limit_is_skipped_without_being_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tokens, "BATCH_TOKENS", 5)
-    path = write_megatron(tmp_path / "a", [[[5] * 10], [[6] * 30], [[7] * 11]])
-    documents = {"max_bytes": 40, "on_error": "skip"}
-    spec = tokens_spec(tmp_path, path, 100, documents=documents)
-    assert build(spec).facts.quarantined == {"tokens-0": {"too_large": 2}}
-    assert documents_of(spec) == [[5] * 10 + [_EOT]]
-    with pytest.raises(BadRow, match=r"document 1: 30 tokens, too many for documents\.max_bytes, which counts 4 bytes"):
-        build(tokens_spec(tmp_path, path, 100, documents={"max_bytes": 60}))
-
-
 # The spec
 
 
@@ -378,12 +365,6 @@ def test_a_text_needs_the_tokenizer_that_made_the_ids(tmp_path: Path, capsys: py
     assert "nothing says which tokenizer made the tokens" in capsys.readouterr().err
     (shown,) = run_json(capsys, "peek", f"{spec.store}/data")["documents"]
     assert shown["text"] == "5 6"
-
-
-def test_inspect_and_report_say_no_bytes_of_text(imported: BuildSpec, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", f"{imported.store}/data"]) == 0
-    page = Path(capsys.readouterr().out.split("  ")[0]).read_text()
-    assert "of UTF-8 text" not in page and _TEXTS[3][:8] in page
 
 
 def test_a_mask_that_is_imported_is_shown_checked_and_a_gate(
