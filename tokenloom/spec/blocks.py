@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 
@@ -67,6 +67,7 @@ class DocumentRules(SpecModel):
     )
     without_target: Literal["drop", "keep", "fail"] = Field(
         "drop",
+        exclude_if=lambda value: value == "drop",  # absent from identities, as in specs without conversations
         description="A conversation of which nothing is learned: `drop` counts it as filtered, `keep` keeps it, "
         "`fail` ends the build",
     )
@@ -92,11 +93,6 @@ class DocumentRules(SpecModel):
                 "documents.min_chars counts characters, and sources of tokens have none; remove it, or write 0 to keep "
                 "documents without an id"
             )
-
-    def identity(self) -> dict[str, Any]:
-        """See SpecModel.identity; the default of `without_target` is absent, as in specs without conversations."""
-        options = super().identity()
-        return {key: value for key, value in options.items() if (key, value) != ("without_target", "drop")}
 
 
 class ChatRules(SpecModel):
