@@ -98,7 +98,7 @@ def is_as_listed(store: Store, version: str, entry: ShardEntry) -> bool:
 
     Raises StoreError if the store does not answer.
     """
-    digests = {name: file.sha256 for name, file in entry.listed.items()}
+    digests = {name: file["sha256"] for name, file in entry.listed.items()}
     return not check_files(store, version, digests, lambda num_bytes: None)
 
 

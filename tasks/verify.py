@@ -19,7 +19,7 @@ from tokenloom.storage.formats.manifest import (
     check_format,
     read_manifest,
 )
-from tokenloom.storage.formats.records import read_signed
+from tokenloom.storage.formats.records import parse_json
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification import (
     Damage,
@@ -93,7 +93,7 @@ class OpenedVersion:
         if self.manifest is None:
             return []
         shards = [
-            Job(shard.name, {name: file.sha256 for name, file in shard.listed.items()}, shard.bytes)
+            Job(shard.name, {name: file["sha256"] for name, file in shard.listed.items()}, shard.bytes)
             for shard in self.manifest.shards
         ]
         return shards + [Job(name, {name: sha256}, 0) for name, sha256 in self.manifest.files.items()]
@@ -148,7 +148,7 @@ def _manifest(store: Store, version: str, damages: list[Damage]) -> Manifest | N
     value: Any = None
     with collecting_damage(store, path, damages):
         data = store.read(path)
-        value = read_signed(data, place)
+        value = parse_json(data, place, is_signed=True)
     if value is None:
         return None
     check_format(value, place)  # outside of the block: a newer format is not damage

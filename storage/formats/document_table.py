@@ -108,7 +108,7 @@ class DocumentTableWriter:
         self._writer.close()
         self._file.flush()
         sha256 = file_sha256(self._file)
-        return FileEntry(self._file.tell(), sha256)
+        return FileEntry(bytes=self._file.tell(), sha256=sha256)
 
 
 def _values(batch: pa.RecordBatch, name: str) -> AnyArray:

@@ -10,10 +10,9 @@ import gc
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated, cast
+from typing import Annotated, TypedDict, cast
 
 from tokenloom.errors import FormatError
-from tokenloom.storage.formats.arrays import AnyArray
 from tokenloom.storage.formats.records import (
     Count,
     Digest,
@@ -21,7 +20,7 @@ from tokenloom.storage.formats.records import (
     Rule,
     decode_record,
     fields_of,
-    read_signed,
+    parse_json,
     sha256_of,
 )
 
@@ -63,15 +62,14 @@ class TokenizerEntry:
     eot_id: _TokenId
 
 
-@dataclass(slots=True)  # not frozen: a manifest may list 300,000, and Python takes four times as long for frozen ones
-class FileEntry:
-    """The length and SHA-256 of a file."""
+class FileEntry(TypedDict):
+    """The length and SHA-256 of a file; a dictionary as in JSON, since a manifest may list 300,000."""
 
     bytes: Count
     sha256: Digest
 
 
-@dataclass(slots=True)
+@dataclass(slots=True)  # not frozen: a manifest may list 100,000, and Python takes four times as long for frozen ones
 class ShardEntry:
     """A shard as the manifest lists it.
 
@@ -85,7 +83,7 @@ class ShardEntry:
     tokens: Count
     documents: Count
     sha256: Digest
-    files: dict[Annotated[str, Rule(_SUFFIX.match, "the suffix of a file")], FileEntry]
+    files: _ShardFiles
     first_key: str | None  # verification compares both with the keys of the documents
     last_key: str | None
 
@@ -103,32 +101,12 @@ class ShardEntry:
     def listed(self) -> dict[str, FileEntry]:
         """Its files by their paths in the version: the `.tok` file, and those beside it."""
         files = {beside(self.name, suffix): file for suffix, file in self.files.items()}
-        return {self.name: FileEntry(self.bytes, self.sha256)} | files
+        return {self.name: FileEntry(bytes=self.bytes, sha256=self.sha256)} | files
 
 
 def beside(name: str, suffix: str) -> str:
     """Return the name of a file beside a shard: ("train/000000.tok", ".docs") -> "train/000000.docs"."""
     return name.removesuffix(SHARD) + suffix
-
-
-@dataclass
-class ShardMeasures:
-    """Measures the documents of a shard while they are written, and makes its entry."""
-
-    _first_key: str | None = None
-    _last_key: str | None = None
-
-    def add(self, rows: AnyArray) -> None:
-        """Measure the next documents: their rows in the spills, (n,), in the order of the shard."""
-        if len(keys := rows["key"]):
-            self._first_key = self._first_key or f"{keys[0]:016x}"
-            self._last_key = f"{keys[-1]:016x}"
-
-    def entry(self, name: str, num_tokens: int, num_documents: int, files: dict[str, FileEntry]) -> ShardEntry:
-        """Return the entry of the shard `name`; `files` are all its files by suffix."""
-        shard, others = files[SHARD], {suffix: file for suffix, file in files.items() if suffix != SHARD}
-        keys = self._first_key, self._last_key
-        return ShardEntry(name + SHARD, shard.bytes, num_tokens, num_documents, shard.sha256, others, *keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +157,18 @@ _Tokenizer = Annotated[
     TokenizerEntry,
     Rule(lambda entry: entry.eot_id < entry.vocab_size, "a tokenizer with an eot_id below vocab_size"),
 ]
+_ShardFiles = Annotated[
+    dict[str, FileEntry],
+    Rule(lambda shards: all(map(_SUFFIX.match, set().union(*shards))), "files by suffix", of_all=True),
+]
+_Files = Annotated[
+    dict[str, Digest], Rule(lambda files: all(map(_FILE.match, files)), "files by their names in the version")
+]
 _Shard = Annotated[
     ShardEntry,
-    Rule(lambda shard: {DOCS, BLOCKS} <= shard.files.keys(), "a shard with .docs and .blocks"),
+    Rule(lambda shard: DOCS in shard.files and BLOCKS in shard.files, "a shard with .docs and .blocks"),
     Rule(
-        lambda shard: MASK not in shard.files or shard.files[MASK].bytes == shard.tokens,
+        lambda shard: MASK not in shard.files or shard.files[MASK]["bytes"] == shard.tokens,
         "a shard with a byte of .mask for each token",
     ),
 ]
@@ -199,13 +184,14 @@ _Split = Annotated[
     ),
 ]
 _Splits = Annotated[
-    dict[Annotated[str, Rule(_SPLIT.match, "the name of a split")], _Split],
+    dict[str, _Split],
+    Rule(lambda splits: all(map(_SPLIT.match, splits)), "splits with names of [a-z][a-z0-9_-]*"),
     Rule(
-        lambda splits: all(s.name.startswith(f"{name}/") for name, split in splits.items() for s in split.shards),
+        lambda splits: all({s.name.partition("/")[0] for s in splits[name].shards} <= {name} for name in splits),
         "splits whose shards are named SPLIT/NNNNNN.tok",
     ),
     Rule(
-        lambda splits: len({shard.has_mask for split in splits.values() for shard in split.shards}) < 2,
+        lambda splits: len({MASK in shard.files for split in splits.values() for shard in split.shards}) < 2,
         "splits of which all shards have masks, or none has",
     ),
 ]
@@ -224,7 +210,7 @@ class Manifest:
     tokenizer: _Tokenizer
     splits: _Splits
     rows: RowCounts
-    files: dict[Annotated[str, Rule(_FILE.match, "the name of a file in the version")], Digest]
+    files: _Files
     format_version: int = FORMAT_VERSION
 
     @property
@@ -299,7 +285,7 @@ def read_manifest(data: bytes, place: str) -> Manifest:
     collects = gc.isenabled()
     gc.disable()  # JSON has no cycles, and one collection in a program with torch takes 150 ms
     try:
-        value = read_signed(data, place)
+        value = cast(JsonObject, parse_json(data, place, is_signed=True))
         check_format(value, place)
         manifest = decode_record(Manifest, value, place)
     finally:
@@ -318,7 +304,11 @@ def check_format(value: JsonObject, place: str) -> None:
 
 
 # Halves of a pair of surrogates come from JSON's escapes.
-_Text = Annotated[str, Rule(lambda text: text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text), "text")]
+def _is_text(text: str) -> bool:
+    return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
+
+
+_Text = Annotated[str, Rule(_is_text, "text")]
 _Absent = Annotated[object, Rule(lambda value: value is None, "absent: a version names no path")]
 
 
@@ -332,7 +322,9 @@ class _Definition:
     eot: _Text | None = None
     bos: _Text | None = None
     pattern: _Text | None = None
-    special_tokens: dict[_Text, _TokenId] | None = None
+    special_tokens: Annotated[dict[str, _TokenId], Rule(lambda tokens: all(map(_is_text, tokens)), "text")] | None = (
+        None
+    )
     path: _Absent = None
     ranks: _Absent = None
 

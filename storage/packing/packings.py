@@ -20,7 +20,7 @@ from tokenloom.errors import FormatError
 from tokenloom.storage.cache.cache_files import default_cache_folder
 from tokenloom.storage.formats.arrays import Int64s, UInt64s
 from tokenloom.storage.formats.manifest import Manifest, ShardEntry
-from tokenloom.storage.formats.records import read_record, sign
+from tokenloom.storage.formats.records import decode_record, parse_json, sign
 from tokenloom.storage.packing.base import Concat, Document, DocumentPadded, Packing
 from tokenloom.storage.packing.best_fit import OVERLONG, BestFit
 from tokenloom.storage.stores.local_files import read_regular, replace_file
@@ -145,7 +145,8 @@ def sample_counts(
         return np.fromiter(map(len, plans), np.int64)
     path = counts_path(cache_folder or default_cache_folder(), manifest, split, packing, seq_len)
     with suppress(OSError, FormatError):  # not counted yet, or damaged
-        record = read_record(read_regular(path), str(path), CountsRecord)
+        value = parse_json(read_regular(path), str(path), is_signed=True)
+        record = decode_record(CountsRecord, value, str(path))
         if (record.name, len(record.counts)) == (path.name, len(shards)):
             return np.array(record.counts, dtype=np.int64)
     counts = _count(store, manifest, split, packing, seq_len, path)

@@ -153,7 +153,7 @@ def missing_file(store: Store, manifest: Manifest) -> str | None:
     """
     wanted: dict[str, int | None] = dict.fromkeys(manifest.files)
     for shard in manifest.shards:
-        wanted |= {name: file.bytes for name, file in shard.listed.items()}
+        wanted |= {name: file["bytes"] for name, file in shard.listed.items()}
     version = version_path(manifest.version)
     folders = {name.rpartition("/")[0] for name in wanted}
     lengths = {folder: store.lengths(f"{version}/{folder}".rstrip("/")) for folder in folders}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tokenloom.errors import FormatError, SpecError, StoreError
 from tokenloom.storage.formats.manifest import NAME_PATTERN, Manifest, VersionName
-from tokenloom.storage.formats.records import read_record, sign
+from tokenloom.storage.formats.records import decode_record, parse_json, sign
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import check_lengths, refuse_deleted, version_spec
 
@@ -101,7 +101,7 @@ def read_entry(store: Store, tag: str, number: int, data: bytes | None = None) -
         if not store.is_damage(error):
             raise
         raise FormatError(str(error)) from error  # a folder or a pipe in its place, for instance
-    entry = read_record(data, place, TagEntry)
+    entry = decode_record(TagEntry, parse_json(data, place, is_signed=True), place)
     if entry.number != number:
         raise FormatError(f"{place}: it is a copy of entry {entry.number} under another name; remove it")
     return entry

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from tokenloom.errors import FormatError, StoreError, WorkError
 from tokenloom.storage.formats.manifest import ShardEntry
-from tokenloom.storage.formats.records import Record, read_record, sign
+from tokenloom.storage.formats.records import Record, decode_record, parse_json, sign
 from tokenloom.storage.formats.statistics import DocumentCounts, DocumentStatistics, EncodedCounts
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.build_record import EncoderUse
@@ -54,7 +54,7 @@ def find_work_records(store: Store, paths: Sequence[str], kind: type[Record]) ->
     for path, data in zip(paths, store.read_all(paths), strict=True):
         if data is not None:
             with suppress(FormatError):
-                records[path] = read_record(data, path, kind)
+                records[path] = decode_record(kind, parse_json(data, path, is_signed=True), path)
     return records
 
 
@@ -220,7 +220,7 @@ def read_assignment(store: Store, version: str) -> Assignment:
 
 @lru_cache(maxsize=1)
 def _parse(data: bytes, place: str) -> Assignment:  # the same for every shard that a worker makes
-    return read_record(data, place, Assignment)
+    return decode_record(Assignment, parse_json(data, place, is_signed=True), place)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.blocks import encode_blocks
 from tokenloom.storage.formats.document_table import DocumentTableWriter
 from tokenloom.storage.formats.keys import equal_part
-from tokenloom.storage.formats.manifest import BLOCKS, DOCS, MASK, SHARD, FileEntry, ShardMeasures
+from tokenloom.storage.formats.manifest import BLOCKS, DOCS, MASK, SHARD, FileEntry, ShardEntry
 from tokenloom.storage.formats.records import sha256_of_bytes
 from tokenloom.storage.formats.shard_writer import MaskWriter, ShardWriter
 from tokenloom.storage.formats.statistics import DocumentCounter
@@ -79,7 +79,7 @@ def _finished_shard(build: Build, shard: ShardRange, encoders: Collection[str]) 
 
 def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> ShardRecord:
     store, path = build.store, version_path(build.version, shard.name)
-    counts, max_id, measures = Counter[str](), -1, ShardMeasures()
+    counts, max_id, keys = Counter[str](), -1, list[str]()  # the first and the last key
     excluded = load_exclusions(store, build.version) if build.excludes else None
     inputs = np.array([entry.input_index for entry in assignment.spills], np.uint32)  # (n,) for n spills
     sources = np.array([entry.source_index for entry in assignment.spills], np.intp)
@@ -95,7 +95,6 @@ def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> Sha
         for start_key, end_key in _pieces(shard, len(assignment.spills), build):
             piece = merge_documents(build, assignment.spills, shard.split_index, start_key, end_key, excluded)
             counts.update(piece.num_dropped)
-            measures.add(piece.rows)
             progress.report(progress.Advanced(done=piece.num_dropped["left_tokens"]))
             hashes = [np.empty(0, np.uint64)]
             for part, num_tokens, classes in gather_tokens(build, assignment.spills, piece):
@@ -108,6 +107,7 @@ def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> Sha
                 size = {"num_documents": len(num_tokens), "num_tokens": len(part)}
                 progress.report(progress.Advanced(num_bytes=part.nbytes, done=len(part), **size))
             if len(rows := piece.rows):
+                keys = [*keys[:1], *(f"{key:016x}" for key in rows["key"][[0, -1]])]
                 documents.add(rows["num_tokens"], sources[piece.spill_position])
                 content = np.stack([rows["content_high"], rows["content_low"]], axis=1)
                 origin = inputs[piece.spill_position], rows["row"]
@@ -116,15 +116,25 @@ def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> Sha
             if start_sync:
                 start_sync()  # it writes to the device while the next piece is merged
         header, checksums = tokens.finish()
-        files = {SHARD: FileEntry(checksums.num_bytes, checksums.sha256), DOCS: table.finish()}
+        files = {DOCS: table.finish()}
         if mask:
             checksums = replace(checksums, mask=(of_mask := mask.finish()))
-            files[MASK] = FileEntry(of_mask.num_bytes, of_mask.sha256)
+            files[MASK] = FileEntry(bytes=of_mask.num_bytes, sha256=of_mask.sha256)
     blocks = encode_blocks(checksums)
     store.replace(path + BLOCKS, blocks)
-    files[BLOCKS] = FileEntry(len(blocks), sha256_of_bytes(blocks))
+    files[BLOCKS] = FileEntry(bytes=len(blocks), sha256=sha256_of_bytes(blocks))
+    entry = ShardEntry(
+        name=shard.name + SHARD,
+        bytes=checksums.num_bytes,
+        tokens=header.num_tokens,
+        documents=header.num_documents,
+        sha256=checksums.sha256,
+        files=files,
+        first_key=keys[0] if keys else None,
+        last_key=keys[-1] if keys else None,
+    )
     return ShardRecord(
-        entry=measures.entry(shard.name, header.num_tokens, header.num_documents, files),
+        entry=entry,
         max_id=max_id,
         **{name: counts[name] for name in ("duplicates", "excluded", "left_tokens", "bad_ends")},
         encoders=tuple(assignment.encoders),

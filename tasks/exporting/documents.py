@@ -128,7 +128,7 @@ def _request(shard: StoredShard, name: str) -> ShardRequest:
     """Return the request of a file of a shard: its tokens or its mask."""
     entry = shard.entry
     path = version_path(shard.version, name)
-    return ShardRequest(shard.store, path, entry.sha256, entry.bytes, entry.files[BLOCKS].sha256)
+    return ShardRequest(shard.store, path, entry.sha256, entry.bytes, entry.files[BLOCKS]["sha256"])
 
 
 def _checked_bytes(request: ShardRequest, start: int, end: int) -> memoryview:

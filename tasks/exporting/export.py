@@ -19,7 +19,7 @@ from tokenloom.errors import SpecError, StoreError, message_of
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.classes import learned_classes, parse_policy
 from tokenloom.storage.formats.manifest import Manifest, given_options
-from tokenloom.storage.formats.records import JsonObject, fields_of, read_record, sign
+from tokenloom.storage.formats.records import JsonObject, decode_record, fields_of, parse_json, sign
 from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.stores.local_files import sync_folder
 from tokenloom.storage.stores.store import TMP
@@ -205,7 +205,8 @@ def find_complete(export: Export) -> dict[str, FileRecord] | None:
         data = final.read(SUMMARY)
     except FileNotFoundError:
         return None
-    found = read_record(data, final.place(SUMMARY), _Summary)
+    place = final.place(SUMMARY)
+    found = decode_record(_Summary, parse_json(data, place, is_signed=True), place)
     if found.export != export.identity:
         raise SpecError(f"{final.root}: another export is there, see {SUMMARY}; give another destination")
     for name, record in found.files.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,14 +16,14 @@ from tests.storage.test_blocks import blocks_of
 from tokenloom.storage.formats.blocks import BLOCK_BYTES, decode_blocks, encode_blocks
 from tokenloom.storage.formats.classes import TEXT_CLASS
 from tokenloom.storage.formats.document_table import BATCH_ROWS, SCHEMA, table_schema
-from tokenloom.storage.formats.records import JsonObject, read_signed, sign
+from tokenloom.storage.formats.records import JsonObject, parse_json, sign
 
 
 def give_masks(made: Made, value: int = TEXT_CLASS) -> None:
     """Give every shard of a version a mask, which says that all tokens have one class."""
     folder = made.store.local(f"versions/{made.version}")
-    manifest = read_signed((folder / "manifest.json").read_bytes(), "")
-    for split in manifest["splits"].values():  # type: ignore[attr-defined]
+    manifest: Any = parse_json((folder / "manifest.json").read_bytes(), "", is_signed=True)
+    for split in manifest["splits"].values():
         for row in split["shards"]:
             path = folder / row["name"]
             mask = np.full(row["tokens"], value, np.uint8).tobytes()

@@ -24,7 +24,7 @@ from tests.builders.datasets import build, make_spec
 from tests.counts import count, full_only
 from tests.tokenloom.test_huggingface_tokenizer import train_bpe
 from tokenloom.errors import FormatError
-from tokenloom.storage.formats.records import read_signed
+from tokenloom.storage.formats.records import parse_json
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 _ROOT = Path(__file__).parents[2]
@@ -90,4 +90,4 @@ def test_a_deeply_nested_signed_file_is_refused(start: bytes) -> None:
     data = b"".join([body, b',"checksum":"', hashlib.sha256(body).hexdigest().encode(), b'"}'])
     del body
     with pytest.raises(FormatError, match=r"manifest\.json: it does not hold valid JSON"):
-        read_signed(data, "manifest.json")
+        parse_json(data, "manifest.json", is_signed=True)

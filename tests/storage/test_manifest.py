@@ -8,7 +8,7 @@ import pytest
 
 from tests.builders.manifests import NO_FILES, empty_manifest
 from tokenloom.errors import FormatError
-from tokenloom.storage.formats.manifest import FileEntry, read_manifest, version_name
+from tokenloom.storage.formats.manifest import read_manifest, version_name
 from tokenloom.storage.formats.records import canonical_json, sign
 
 IDENTITY = {"sources": [{"kind": "text", "name": "text-0"}], "tokenizer": {"kind": "byte"}}
@@ -53,7 +53,7 @@ def _refused(changes: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize("name", ["../a", "/a", "a/../b", "a/b/c", ".", "..", "tokenizer/..", "a\n", "tokenizer/", ""])
 def test_files_that_would_leave_the_version_are_refused(name: str) -> None:
-    _refused({"files": {name: "0" * 64}}, r"files\[.*\] must be the name of a file in the version")
+    _refused({"files": {name: "0" * 64}}, "files must be files by their names in the version")
 
 
 @pytest.mark.parametrize("field", ["path", "ranks"])
@@ -89,5 +89,5 @@ def test_a_manifest_is_written_with_the_bytes_it_was_read_from() -> None:
     assert sign(manifest) == sign(value)
     entries = list(manifest.splits["train"].shards)
     assert entries[1].first_key is None
-    assert entries[0].listed["train/000000.docs"] == FileEntry(7, "1" * 64)
+    assert entries[0].listed["train/000000.docs"] == {"bytes": 7, "sha256": "1" * 64}
     assert canonical_json(entries) == canonical_json(manifest.splits["train"].shards)

@@ -123,7 +123,7 @@ def test_masks_are_those_of_a_plain_computation(
     assert list(mask) == [value for _, classes in right.values() for value in classes]
     assert record.statistics.classes == {str(value): mask.count(value) for value in sorted(set(mask))}
     entry = record.entry.files[".mask"]
-    assert (entry.bytes, entry.sha256) == (len(mask), hashlib.sha256(mask).hexdigest())
+    assert entry == {"bytes": len(mask), "sha256": hashlib.sha256(mask).hexdigest()}
     table = open_documents(store.local(f"versions/{VERSION}/train/000000.docs"))
     assert table["classes"].to_pylist() == [xxhash.xxh3_64_intdigest(bytes(classes)) for _, classes in right.values()]
 

@@ -17,7 +17,7 @@ from tests.builders.masks import give_masks
 from tokenloom.errors import FormatError
 from tokenloom.flows.verify_steps import verify_directly
 from tokenloom.storage.formats.blocks import decode_blocks, encode_blocks
-from tokenloom.storage.formats.records import canonical_json, read_signed, sign
+from tokenloom.storage.formats.records import canonical_json, parse_json, sign
 
 Change = Callable[[dict[str, Any]], Any]
 
@@ -43,7 +43,7 @@ def version_file(made: Made, name: str) -> Path:
 def sign_again(made: Made, change: Change) -> None:
     """Change the manifest and update its checksum."""
     path = version_file(made, "manifest.json")
-    manifest = read_signed(path.read_bytes(), "")
+    manifest: Any = parse_json(path.read_bytes(), "", is_signed=True)
     change(manifest)
     path.write_bytes(sign(manifest))
 
@@ -177,7 +177,7 @@ def test_a_spec_that_is_not_canonical_json_is_named(made: Made, value: bytes, me
 
 
 def test_a_gap_in_a_log_is_one_damage_of_any_length(made: Made) -> None:
-    entry = read_signed(made.store.local("tags/latest/00000001.json").read_bytes(), "")
+    entry: Any = parse_json(made.store.local("tags/latest/00000001.json").read_bytes(), "", is_signed=True)
     made.store.local("tags/latest/99999999.json").write_bytes(sign(entry | {"number": 99_999_999}))
     first = len(list(made.store.local("tags/latest").iterdir()))
     message = "an entry of the log is missing, and those up to tags/latest/99999998.json; restore it"
@@ -187,14 +187,14 @@ def test_a_gap_in_a_log_is_one_damage_of_any_length(made: Made) -> None:
 
 def test_a_log_that_contradicts_itself_is_named(made: Made) -> None:
     path = made.store.local("tags/latest/00000002.json")
-    entry = read_signed(path.read_bytes(), "")
+    entry: Any = parse_json(path.read_bytes(), "", is_signed=True)
     path.write_bytes(sign(entry | {"version": "no version"}))
     assert _messages(made)["tags/latest/00000002.json"] == "version must be 16 hexadecimal digits; restore it"
 
 
 def test_a_tag_of_a_missing_version_names_its_manifest(made: Made) -> None:
     path = made.store.local("tags/prod/00000002.json")
-    entry = read_signed(path.read_bytes(), "")
+    entry: Any = parse_json(path.read_bytes(), "", is_signed=True)
     path.write_bytes(sign(entry | {"version": "c" * 16}))
     assert _messages(made) == {f"versions/{'c' * 16}/manifest.json": "missing, but tag prod names it"}
 

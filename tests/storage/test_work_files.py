@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tokenloom.errors import WorkError
-from tokenloom.storage.formats.manifest import FileEntry, ShardEntry
+from tokenloom.storage.formats.manifest import ShardEntry
 from tokenloom.storage.formats.records import canonical_json, sign
 from tokenloom.storage.formats.statistics import DocumentCounts, DocumentStatistics, EncodedCounts
 from tokenloom.storage.stores.local import LocalStore
@@ -58,7 +58,7 @@ SHARD = ShardRecord(
         5,
         1,
         "0" * 64,
-        {".docs": FileEntry(0, "1" * 64), ".blocks": FileEntry(2, "2" * 64)},
+        {".docs": {"bytes": 0, "sha256": "1" * 64}, ".blocks": {"bytes": 2, "sha256": "2" * 64}},
         "0" * 16,
         "f" * 16,
     ),

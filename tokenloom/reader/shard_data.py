@@ -155,7 +155,7 @@ class OpenMask(OpenFile):
         with open_regular(path) as file:
             file.read(1)  # else a fault in the map of a cold file would read megabytes around its start
             length = os.fstat(file.fileno()).st_size
-            if length != listed.bytes or (verify == "full" and file_sha256(file) != listed.sha256):
+            if length != listed["bytes"] or (verify == "full" and file_sha256(file) != listed["sha256"]):
                 raise FormatError(
                     f"{path}: not the mask that the manifest lists; it is damaged or cut short: restore it"
                 )

@@ -99,7 +99,7 @@ class SplitFiles(Generic[File]):
     def num_bytes(self, index: int) -> int:
         """Look up the length of a file."""
         entry = self.entries[index]
-        return entry.listed[beside(entry.name, self._kind.suffix)].bytes
+        return entry.listed[beside(entry.name, self._kind.suffix)]["bytes"]
 
     def request(self, index: int) -> ShardRequest:
         """Describe a file of a remote store for the cache."""
@@ -108,7 +108,7 @@ class SplitFiles(Generic[File]):
         entry = self.entries[index]
         name = beside(entry.name, self._kind.suffix)
         path, file = version_path(self.manifest.version, name), entry.listed[name]
-        return ShardRequest(self.store, path, file.sha256, file.bytes, entry.files[BLOCKS].sha256)
+        return ShardRequest(self.store, path, file["sha256"], file["bytes"], entry.files[BLOCKS]["sha256"])
 
     def open(self, index: int) -> File:
         """Open a file, at once if its blocks can be downloaded as they are needed.

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.cache.cache_files import default_cache_folder
-from tokenloom.storage.formats.records import decode_record, parse_json, read_record, sha256_of, sign
+from tokenloom.storage.formats.records import decode_record, parse_json, sha256_of, sign
 from tokenloom.storage.stores.local_files import read_regular, replace_file
 from tokenloom.tokenizers.base import Tokenizer
 from tokenloom.tokenizers.fast import Unproven
@@ -105,7 +105,7 @@ def find_proof(key: str, reference: str) -> Proof | None:
             return proof
     try:
         path = _path(key, str(library), reference)
-        return read_record(read_regular(path), str(path), Proof)
+        return decode_record(Proof, parse_json(read_regular(path), str(path), is_signed=True), str(path))
     except (OSError, FormatError):  # missing or damaged
         return None
 
