@@ -234,16 +234,15 @@ def test_a_state_loads_with_other_fields_and_batch_sizes_but_not_with_other_labe
     assert loader.state_dict() == state | {"samples": 30}
 
 
-_INVALID = "'stream' must be an object, and 'samples' an integer in [0, 2**62)"
 _WEIGHTS = "stream.weights"
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tokenloom_state": 2}, "not a loader state of version 1: tokenloom_state is 2; if it is newer"),
-        *(({"samples": samples}, _INVALID) for samples in (True, 2**63, -1, 1.5, None, "7")),
-        ({"stream": []}, _INVALID),
+        ({"tokenloom_state": 2}, "tokenloom_state must be 1; a newer one needs a newer tokenloom"),
+        *(({"samples": samples}, "samples must be ") for samples in (True, 2**63, -1, 1.5, None, "7")),
+        ({"stream": []}, "stream must be an object"),
         ({"stream": {}}, "stream.dataset must be given"),
         ({"stream": {"members": 3}}, "stream.members must be an object"),
         *(
@@ -256,7 +255,7 @@ def test_an_invalid_state_is_refused(reference: str, small: str, change: dict[st
     loader = TokenLoader(staged_mixture(reference, small), 2)
     state = through_json(loader.state_dict())
     (state["stream"] if "weights" in change else state).update(change)
-    with pytest.raises(TokenloomError, match=f"not a loader state.*{re.escape(message.partition(': ')[2] or message)}"):
+    with pytest.raises(TokenloomError, match=f"not a loader state: {re.escape(message)}"):
         loader.load_state_dict(state)
     with pytest.raises(TokenloomError, match="not a loader state"):
         TokenLoader.from_state(str(Path(reference).parent), state, 2)
@@ -264,9 +263,9 @@ def test_an_invalid_state_is_refused(reference: str, small: str, change: dict[st
 
 def test_what_is_no_state_at_all_is_refused(reference: str) -> None:
     loader = TokenLoader(TokenDataset(reference, seq_len=8), 2)
-    with pytest.raises(TokenloomError, match="not a loader state: it has no 'tokenloom_state'"):
+    with pytest.raises(TokenloomError, match="not a loader state: tokenloom_state must be given"):
         loader.load_state_dict({})
-    with pytest.raises(TokenloomError, match="not a loader state: a str instead of an object; decode the JSON"):
+    with pytest.raises(TokenloomError, match="not a loader state: it must be an object"):
         loader.load_state_dict(json.dumps(loader.state_dict()))  # type: ignore[arg-type]
 
 

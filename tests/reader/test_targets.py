@@ -210,7 +210,7 @@ def test_what_is_learned_is_described_only_where_there_are_conversations(referen
 
 def test_a_split_of_which_every_document_is_overlong_says_so(tmp_path: Path) -> None:
     reference = chat_store(tmp_path, _TURNS)  # of 12 tokens each
-    with pytest.warns(UserWarning, match=r"documents of more than 11 tokens are left out, .* use a larger seq_len"):
+    with pytest.warns(UserWarning, match="packing='best_fit_drop' and seq_len=10 cut none .* use a larger seq_len"):
         assert len(TokenDataset(reference, seq_len=10, packing="best_fit", overlong="drop")) == 0
     assert len(TokenDataset(reference, seq_len=11, packing="best_fit", overlong="drop")) == 2
 

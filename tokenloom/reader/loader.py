@@ -193,7 +193,8 @@ class TokenLoader:
             except BaseException:
                 self.close()  # so that the next call makes the same batch again
                 raise
-            self._position = self.steps.after(self._position)
+            after = self._position + self.steps.samples
+            self._position = after if self.steps.end is None else min(after, self.steps.end)  # a padded step ends there
             return batch
 
     def start(self) -> None:

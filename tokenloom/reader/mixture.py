@@ -83,6 +83,15 @@ class LoaderState(TypedDict):
     samples: int  # taken by all ranks together
 
 
+@dataclass(frozen=True, slots=True)
+class _State:
+    """The rules of the fields of a LoaderState."""
+
+    tokenloom_state: Annotated[int, Rule(STATE_VERSION.__eq__, f"{STATE_VERSION}; a newer one needs a newer tokenloom")]
+    stream: dict[str, object]
+    samples: Annotated[int, Rule(range(2**62).__contains__, "in [0, 2**62)")]
+
+
 def make_state(fingerprint: Fingerprint, samples: int) -> LoaderState:
     """Make the state of a stream of which all ranks together have taken `samples` samples."""
     return {"tokenloom_state": STATE_VERSION, "stream": _to_json(fingerprint), "samples": samples}
@@ -102,20 +111,8 @@ def _to_json(fingerprint: Fingerprint) -> Json:
 
 def decode_state(state: object) -> LoaderState:
     """Check that `state` is the state of a loader; raise TokenloomError, which names the field, if it is not."""
-    if not isinstance(state, Mapping):
-        kind = type(state).__name__
-        raise TokenloomError(f"not a loader state: a {kind} instead of an object; decode the JSON text first")
-    if "tokenloom_state" not in state:
-        raise TokenloomError("not a loader state: it has no 'tokenloom_state'")
-    if (version := state["tokenloom_state"]) != STATE_VERSION:
-        raise TokenloomError(
-            f"not a loader state of version {STATE_VERSION}: tokenloom_state is {version!r}; if it is newer, it "
-            "needs a newer tokenloom"
-        )
-    stream, samples = state.get("stream"), state.get("samples")
-    if not isinstance(stream, dict) or type(samples) is not int or not 0 <= samples < 2**62:
-        raise TokenloomError("not a loader state: 'stream' must be an object, and 'samples' an integer in [0, 2**62)")
-    decode_stream(stream)
+    fields = dict(state) if isinstance(state, Mapping) else state
+    decode_stream(decode_record(_State, fields, "not a loader state").stream)
     return cast(LoaderState, state)
 
 

@@ -365,11 +365,6 @@ class Steps:
         left = max(0, self.end - position)
         return left // self.samples if self.drop_last else -(-left // self.samples)
 
-    def after(self, position: int, num_steps: int = 1) -> int:
-        """Find the position after `num_steps` steps; the last step, if padded, ends with the stream."""
-        after = position + num_steps * self.samples
-        return after if self.end is None else min(after, self.end)
-
     def positions(self, position: int, num_steps: int, rank: int | None = None) -> Int64s:
         """List the positions that a rank, this one if it is None, takes in the next steps; the last may be short."""
         rank = self.ranks.rank if rank is None else rank

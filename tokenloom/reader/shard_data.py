@@ -86,15 +86,12 @@ class OpenFile:
         self._held: FileBytes | None = None  # locked in the cache
         #: its blocks while some may be missing, else None
         self.partial = blocks
-        if blocks is None:
-            self.path, self.place = path, str(path)
-        else:
-            self.path, self.place = blocks.path, blocks.place
+        self.path, self.place = (blocks.path, blocks.place) if blocks else (path, str(path))
         #: those that are missing are downloaded on access
-        self.bytes: TokenBytes = self._open(path, options.verify) if blocks is None else blocks
+        self.bytes: TokenBytes = self._open(path, options.verify, blocks)
 
-    def _open(self, path: Path, verify: str) -> TokenBytes:
-        """Open a complete file; raises OSError, FormatError."""
+    def _open(self, path: Path, verify: str, blocks: PartialShard | None) -> TokenBytes:
+        """Open a complete file, or its blocks; raises OSError, FormatError."""
         raise NotImplementedError
 
     def check_download(self) -> bool:
@@ -102,7 +99,7 @@ class OpenFile:
         if self.partial and self.partial.is_complete():
             with suppress(OSError, FormatError):  # already removed, say; its blocks stay readable
                 path = self.partial.path
-                self.bytes = self._open(path, "open")
+                self.bytes = self._open(path, "open", None)
                 self.path, self.place, self.partial = path, str(path), None
         return self.partial is None
 
@@ -150,7 +147,9 @@ class OpenMask(OpenFile):
 
     suffix = MASK
 
-    def _open(self, path: Path, verify: str) -> TokenBytes:
+    def _open(self, path: Path, verify: str, blocks: PartialShard | None) -> TokenBytes:
+        if blocks:
+            return blocks
         listed = self._entry.files[MASK]
         with open_regular(path) as file:
             file.read(1)  # else a fault in the map of a cold file would read megabytes around its start
@@ -172,34 +171,33 @@ class OpenShard(OpenFile):
     plan: ShardPlan | None = None
     _offsets: UInt64s | None = None
 
-    def __init__(self, entry: ShardEntry, path: Path, options: OpenOptions, blocks: PartialShard | None = None) -> None:
-        if blocks is not None:
-            self.header = blocks.shard_header()
-        super().__init__(entry, path, options, blocks)
-        check_header(self.header, entry, self.place)
-        if self.header.token_bytes != options.dtype.itemsize:
+    def _open(self, path: Path, verify: str, blocks: PartialShard | None) -> TokenBytes:
+        data: TokenBytes
+        if blocks:
+            header, data = blocks.shard_header(), blocks
+        else:
+            with open_regular(path) as file:
+                header = check_file(file, str(path), verify)
+                start = header.tokens_start
+                data = FileBytes(path, start) if self._options.access == "pread" else map_file(file, path)[start:]
+        check_header(header, self._entry, self.place)
+        if header.token_bytes != self._options.dtype.itemsize:
             raise FormatError(f"{self.place}: not the shard that the manifest lists; restore it")
-        if options.reads_offsets:
-            _ = self.document_offsets  # verified while a damaged copy can still be downloaded again
+        self.header, self.first_byte = header, header.tokens_start
+        # Verified now, while a damaged copy can still be downloaded again.
+        self._offsets = self._read_offsets(data) if self._options.reads_offsets else None
+        return data
 
-    def _open(self, path: Path, verify: str) -> TokenBytes:
-        self._offsets = None
-        with open_regular(path) as file:
-            self.header = check_file(file, str(path), verify)
-            self.first_byte = self.header.tokens_start
-            if self._options.access == "pread":
-                return FileBytes(path, self.first_byte)
-            return map_file(file, path)[self.first_byte :]
+    def _read_offsets(self, data: TokenBytes) -> UInt64s:
+        if self.partial:  # without waiting for all of the shard
+            return checked_offsets(self.partial.offsets_bytes(), self.header, self.place)
+        first = self.header.tokens_start
+        offsets = data[self.header.offsets_start - first : self.header.file_bytes - first]
+        return checked_offsets(offsets, self.header, self.place)
 
     @property
     def document_offsets(self) -> UInt64s:
         """(num_documents + 1,) uint64; the first use verifies their checksum."""
         if self._offsets is None:
-            first, header = self.header.tokens_start, self.header
-            data: memoryview | bytes
-            if self.partial:  # without waiting for all of the shard
-                data = self.partial.offsets_bytes()
-            else:
-                data = self.bytes[header.offsets_start - first : header.file_bytes - first]
-            self._offsets = checked_offsets(data, header, self.place)
+            self._offsets = self._read_offsets(self.bytes)
         return self._offsets
