@@ -20,7 +20,7 @@ from tokenloom.automations import TAG, install_publication_automation
 from tokenloom.errors import TokenloomError
 from tokenloom.examples.train_small import train
 from tokenloom.server.known_server import known_url
-from tokenloom.spec.values import NAME_PATTERN
+from tokenloom.spec.syntax import NAME_PATTERN
 
 
 @flow(name="train-on-publish", log_prints=True)

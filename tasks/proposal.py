@@ -23,7 +23,7 @@ from tokenloom.errors import BadRow, InputError, SpecError, message_of
 from tokenloom.spec.base import checked_location
 from tokenloom.spec.blocks import DocumentRules
 from tokenloom.spec.sources import Source
-from tokenloom.spec.values import WHOLE_ROW, escaped
+from tokenloom.spec.syntax import WHOLE_ROW, escaped
 from tokenloom.tasks.building.input_messages import HELD_OUT
 from tokenloom.tasks.building.inputs import first_rows, recognized_layout
 from tokenloom.tasks.sources import make_reader

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tokenloom.errors import InputError
-from tokenloom.spec.row_filter import columns_of, parse_filter
+from tokenloom.spec.syntax import columns_of, parse_filter
 from tokenloom.storage.formats.keys import equal_part
 from tokenloom.storage.formats.statistics import DocumentCounts, EncodedCounts, added
 from tokenloom.storage.versions.build_record import EncoderUse

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tokenloom.errors import InputError, StoreError
-from tokenloom.spec.values import escaped
+from tokenloom.spec.syntax import escaped
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.stores import is_object
 from tokenloom.tasks.building.inputs import HIDDEN, InputFile, LeftOut

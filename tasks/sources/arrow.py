@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from tokenloom.errors import InputError, message_of
-from tokenloom.spec.values import first_wildcard
+from tokenloom.spec.syntax import first_wildcard
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tasks.running.memory import no_memory
 from tokenloom.tasks.sources.base import (

@@ -20,8 +20,16 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tokenloom.errors import BadRow, InputError, message_of
-from tokenloom.spec.row_filter import Comparison, Filter, Members, columns_of, comparisons_of, decided, parse_filter
-from tokenloom.spec.values import WHOLE_ROW
+from tokenloom.spec.syntax import (
+    WHOLE_ROW,
+    Comparison,
+    Filter,
+    Members,
+    columns_of,
+    comparisons_of,
+    decided,
+    parse_filter,
+)
 from tokenloom.storage.formats.arrays import runs_of
 from tokenloom.tasks.sources.base import BATCH_BYTES, BadValue, Options, PlaceOf, RowBatch, Rows
 from tokenloom.tasks.sources.filters import check_comparable, is_true, kept_rows

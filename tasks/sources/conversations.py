@@ -18,7 +18,7 @@ from tokenloom.chat.conversation import NOT_CONVERSATION, canonical
 from tokenloom.chat.layouts import PAIR_KEYS, PAIRS, ROW_KEYS, normalized, refuse_pair
 from tokenloom.chat.messages import refuse_media
 from tokenloom.errors import BadConversation, BadRow, InputError
-from tokenloom.spec.values import WHOLE_ROW
+from tokenloom.spec.syntax import WHOLE_ROW
 from tokenloom.tasks.sources.base import BadValue, Options, PlaceOf
 from tokenloom.tasks.sources.values import (
     LISTS,

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tokenloom.errors import InputError, message_of
-from tokenloom.spec.row_filter import COMPARE, Comparison, Filter, Junction, Members, Scalar, comparisons_of, holds
+from tokenloom.spec.syntax import COMPARE, Comparison, Filter, Junction, Members, Scalar, comparisons_of, holds
 from tokenloom.tasks.sources.base import BadValue
 from tokenloom.tasks.sources.values import field_type, json_type, pick, plain, value_type
 

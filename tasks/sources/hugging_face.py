@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokenloom.errors import InputError, named_message_of
-from tokenloom.spec.values import escaped, root_of
+from tokenloom.spec.syntax import escaped, root_of
 from tokenloom.tasks.sources import arrow, make_reader, parquet
 from tokenloom.tasks.sources.base import (
     BATCH_BYTES,

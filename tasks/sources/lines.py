@@ -27,8 +27,7 @@ from itertools import chain
 from typing import IO, TYPE_CHECKING, Any
 
 from tokenloom.errors import BadRow, InputError, message_of
-from tokenloom.spec.row_filter import comparisons_of, parse_filter
-from tokenloom.spec.values import WHOLE_ROW
+from tokenloom.spec.syntax import WHOLE_ROW, comparisons_of, parse_filter
 from tokenloom.tasks.sources.base import BadValue, FileRange, Options, PartitionRange, cut_evenly, locate_runs
 from tokenloom.tasks.sources.files import announce, compression, input_bytes, open_decompressed
 from tokenloom.tasks.sources.reader import RawRow, RecordReader

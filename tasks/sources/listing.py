@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any
 
 from tokenloom.errors import InputError
-from tokenloom.spec.values import first_wildcard, literal, root_of
+from tokenloom.spec.syntax import first_wildcard, literal, root_of
 from tokenloom.storage.stores import is_object, remote_kind
 from tokenloom.storage.stores.remote_calls import call
 from tokenloom.storage.stores.remote_errors import kind_of

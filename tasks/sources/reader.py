@@ -19,8 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokenloom.errors import BadRow, InputError
-from tokenloom.spec.row_filter import Comparison, Members, columns_of, holds
-from tokenloom.spec.values import WHOLE_ROW
+from tokenloom.spec.syntax import WHOLE_ROW, Comparison, Members, columns_of, holds
 from tokenloom.tasks.sources.base import BATCH_BYTES, BadValue, FileRange, Options, PartitionRange, RowBatch, Rows
 from tokenloom.tasks.sources.columns import Columns
 from tokenloom.tasks.sources.files import is_local, open_decompressed, with_urls

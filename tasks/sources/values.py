@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenloom.errors import InputError, message_of
-from tokenloom.spec.values import WHOLE_ROW
+from tokenloom.spec.syntax import WHOLE_ROW
 from tokenloom.tasks.sources.base import BadValue, Options
 
 LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)  # types of lists of any length and kind of offsets

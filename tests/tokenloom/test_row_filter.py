@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from tests.builders.raw_parquet import bounds, replaced_in_footer
 from tests.counts import count
 from tokenloom.errors import BadRow, InputError
-from tokenloom.spec.row_filter import Comparison, Junction, columns_of, comparisons_of, parse_filter
+from tokenloom.spec.syntax import Comparison, Junction, columns_of, comparisons_of, parse_filter
 from tokenloom.tasks.sources import FileRange, Rows, make_reader
 from tokenloom.tasks.sources.base import numbered
 from tokenloom.tasks.sources.columns import Columns

@@ -17,7 +17,7 @@ from tokenloom.errors import InputError, SpecError
 from tokenloom.flows.build_dataset import with_absolute_paths
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.loading import load_spec
-from tokenloom.spec.values import escaped, first_wildcard, literal
+from tokenloom.spec.syntax import escaped, first_wildcard, literal
 from tokenloom.tasks.sources import make_reader
 
 BASE = """\

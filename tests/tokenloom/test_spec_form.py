@@ -12,7 +12,7 @@ from prefect.utilities.schema_tools.validation import validate
 from tests.builders.datasets import make_spec
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.spec.values import NAME_PATTERN, RULES
+from tokenloom.spec.syntax import NAME_PATTERN, RULES
 
 _SCHEMA: dict[str, Any] = build_dataset.parameters.model_dump()
 _SPEC = _SCHEMA["definitions"]["BuildSpec"]

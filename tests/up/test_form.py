@@ -14,7 +14,7 @@ from tests.up.walk import fill_form
 from tokenloom.cli.main import main
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.server.deployments import deployment_pages
-from tokenloom.spec.values import NAME_PATTERN, RULES
+from tokenloom.spec.syntax import NAME_PATTERN, RULES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

@@ -32,7 +32,7 @@ from tokenloom.chat.messages import (
     tools_of,
 )
 from tokenloom.errors import BadConversation
-from tokenloom.spec.values import LAYOUTS
+from tokenloom.spec.syntax import LAYOUTS
 
 #: keys of a row that is a conversation itself; the columns that are read of it
 ROW_KEYS = ("messages", "conversations", "instruction", "input", "output", "system", "history", "prompt", "completion")

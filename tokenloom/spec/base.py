@@ -18,7 +18,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from tokenloom.errors import SpecError
-from tokenloom.spec.values import NAME_PATTERN, RULES, escaped
+from tokenloom.spec.syntax import NAME_PATTERN, RULES, escaped
 from tokenloom.storage.formats.manifest import given_options
 from tokenloom.storage.stores.remote_errors import SECRET_URL
 

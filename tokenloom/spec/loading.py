@@ -16,8 +16,8 @@ from pydantic import ValidationError
 
 from tokenloom.errors import SpecError, StoreError, message_of
 from tokenloom.spec.build_spec import BuildSpec, field_names, kind_names
+from tokenloom.spec.syntax import RULES
 from tokenloom.spec.tokenizers import expand_short_name
-from tokenloom.spec.values import RULES
 from tokenloom.storage.stores import is_object
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.storage.stores.remote_errors import SECRET_URL

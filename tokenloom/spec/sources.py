@@ -8,8 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from tokenloom.spec.base import Location, Name, SpecModel, as_any_of, as_list, kind_field
-from tokenloom.spec.row_filter import FILTER_RULES, columns_of, parse_filter
-from tokenloom.spec.values import LAYOUTS, WHOLE_ROW, check_pattern
+from tokenloom.spec.syntax import FILTER_RULES, LAYOUTS, WHOLE_ROW, check_pattern, columns_of, parse_filter
 
 
 def _check_filter(value: str) -> str:

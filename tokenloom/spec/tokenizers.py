@@ -13,7 +13,7 @@ from pydantic import (
 )
 
 from tokenloom.spec.base import Location, Name, SpecModel, kind_field
-from tokenloom.spec.values import MODEL_NAME_PATTERN
+from tokenloom.spec.syntax import MODEL_NAME_PATTERN
 from tokenloom.storage.formats.manifest import given_options
 from tokenloom.wording import closest, did_you_mean, near_miss
 

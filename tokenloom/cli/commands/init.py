@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from tokenloom.cli.arguments import Argument
 from tokenloom.cli.output import Output, Result
 from tokenloom.errors import SpecError, TokenloomError
-from tokenloom.spec.values import escaped
+from tokenloom.spec.syntax import escaped
 from tokenloom.wording import printable_line
 
 _SPEC_ENDS = (".yaml", ".yml")
