@@ -35,8 +35,6 @@ class LocalStore(Store):
     root: Path
 
     def __init__(self, root: str | Path) -> None:
-        if "://" in str(root) and not str(root).startswith("file://"):
-            raise StoreError(f"store {root}: this is a URL, not a local folder; open_store opens URLs")
         if "\0" in str(root):
             raise StoreError(f"store {str(root)!r}: a path can't contain a NUL character; remove it")
         self.root = Path(str(root).removeprefix("file://"))

@@ -170,14 +170,6 @@ class TestS3(ObjectStoreConformance):
             store.replace("a/file", data)
             assert store.read("a/file") == data
 
-    @pytest.mark.parametrize("code", ["ExpiredToken", "InvalidToken", "TokenRefreshRequired"])
-    def test_expired_credentials_are_reported_at_once(
-        self, store: RemoteStore, s3_proxy: FaultyProxy, code: str
-    ) -> None:
-        s3_proxy.plan(f"400 {code}", method="PUT")
-        with pytest.raises(StoreError, match="a/file: no permission to write it, or no credentials"):
-            store.replace("a/file", b"data")
-
     def test_a_bucket_that_is_missing_is_named(self, s3_proxy: FaultyProxy) -> None:
         store = RemoteStore("s3://nothing/store/data")
         calls: list[Callable[[], object]] = [

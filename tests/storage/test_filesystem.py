@@ -58,27 +58,6 @@ def test_a_written_file_is_complete_and_leaves_no_temporary(store: LocalStore, w
     assert store.exists(PATH)
 
 
-@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt, SystemExit])
-def test_writer_that_raises_leaves_the_old_file(store: LocalStore, error: type[BaseException]) -> None:
-    store.replace(PATH, b"old")
-    with pytest.raises(error), store.writing(PATH) as file:
-        file.write(b"half")
-        file.flush()
-        assert len(store.names(TMP)) == 1
-        raise error
-    assert files(store) == {PATH: b"old"}
-
-
-@pytest.mark.parametrize("root", ["s3://bucket/store", "gs://bucket", "memory://x"])
-def test_remote_store_is_refused_by_name(root: str) -> None:
-    with pytest.raises(StoreError, match=root):
-        LocalStore(root)
-
-
-def test_file_url_is_a_local_folder(tmp_path: Path) -> None:
-    assert LocalStore(f"file://{tmp_path}").local("a/b") == tmp_path / "a" / "b"
-
-
 FAILURES = [errno.ENOSPC, errno.EACCES]
 
 
