@@ -16,7 +16,6 @@ from tokenloom.errors import TokenloomError
 
 TAG = "tokenloom"  # all runs that these automations watch have it
 _CRASHED = "tokenloom: a run whose machine died is Crashed"
-_AT_ONCE: dict[str, Any] = {"posture": Posture.Reactive, "threshold": 1, "within": timedelta(0)}
 _FINAL = ("Completed", "Failed", "Cancelled", "Crashed")
 
 
@@ -62,7 +61,9 @@ def install_publication_automation(dataset: str, deployment: str, tag: str = "la
     trigger = EventTrigger(
         expect={"tokenloom.dataset.published"},
         match={"prefect.resource.id": f"tokenloom.dataset.{dataset}", "tokenloom.tag": tag},
-        **_AT_ONCE,
+        posture=Posture.Reactive,
+        threshold=1,
+        within=timedelta(0),
     )
     start = RunDeployment(
         source="selected", deployment_id=deployment_id, parameters={"reference": "{{ event.payload.reference }}"}

@@ -1,4 +1,4 @@
 """The report of a version: one page of HTML with its figures, made from the store alone.
 
-`figures` reads them, `charts` draws them, `page` renders report.html with them; `catalogue` lists a store.
+`figures` reads them, `page` renders report.html with them; `catalogue` lists a store.
 """

@@ -15,7 +15,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, NoReturn, TypeGuard
+from typing import NoReturn, TypeGuard
 
 from tokenloom.cli.output import FAILED, INTERRUPTED, TERMINATED, json_text
 from tokenloom.cli.parser import UsageError
@@ -108,16 +108,8 @@ def _message(error: BaseException, is_resumable: bool) -> str:
     return f"{text}; {error.advice}" if isinstance(error, FormatError) else text
 
 
-class Parts(NamedTuple):
-    """The parts of a message; a place or a next step that it does not have is empty."""
-
-    place: str
-    rule: str
-    next_step: str
-
-
-def parts_of(message: str) -> Parts:
-    """Divide a message of one line into its parts."""
+def parts_of(message: str) -> tuple[str, str, str]:
+    """Divide a message of one line into place, rule and next step; "" for a part that it does not have."""
     start = 0
     while found := _PLACE.match(message, start):
         start = found.end()
@@ -126,7 +118,7 @@ def parts_of(message: str) -> Parts:
     last = got.start() if got else len(message)
     ends = [found.span() for found in _NEXT.finditer(hidden, start, last)]
     end, following = ends[-1] if ends else (last, last)
-    return Parts(message[:start].removesuffix(": "), message[start:end] + message[last:], message[following:last])
+    return message[:start].removesuffix(": "), message[start:end] + message[last:], message[following:last]
 
 
 def _write_error(message: str, hint: str) -> None:

@@ -76,6 +76,8 @@ class Output:
 
 
 def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else printable_line(str(value)).replace("\t", "\\t")
 
 

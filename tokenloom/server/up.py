@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -35,22 +34,14 @@ _START_SECONDS = 120
 _STOP_SECONDS = 20
 
 
-@dataclass(frozen=True)
-class Services:
-    """What runs: the URL of the server's API, and each deployment's page by label."""
-
-    url: str
-    pages: dict[str, str]
-
-
-def run_services(home: Path, port: int, runs: int, on_ready: Callable[[Services], None]) -> str:
+def run_services(home: Path, port: int, runs: int, on_ready: Callable[[str, dict[str, str]], None]) -> str:
     """Run the server, the deployments and a worker until Ctrl-C or SIGTERM; return the URL of the server's API.
 
     Args:
         home: folder of the database, storage and logs.
         port: a port of 127.0.0.1; 0 for a free one.
         runs: flow runs at a time.
-        on_ready: called once everything runs.
+        on_ready: called once everything runs, with the URL of the server's API, and each deployment's page by label.
 
     Raises:
         OSError: the folder can't be created.
@@ -60,7 +51,7 @@ def run_services(home: Path, port: int, runs: int, on_ready: Callable[[Services]
     home.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds the key of Prefect's secrets
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts background jobs with SIGINT ignored
         signal.signal(number, signal.default_int_handler)
-    services = None
+    running_url = None
     with ExitStack() as stack:
         try:
             stack.enter_context(_lock(home))
@@ -71,8 +62,8 @@ def run_services(home: Path, port: int, runs: int, on_ready: Callable[[Services]
             worker = stack.enter_context(_running(_worker_command(runs), home / "worker.log"))
             (home / URL_FILE).write_text(url, encoding="utf-8")
             stack.callback((home / URL_FILE).unlink, missing_ok=True)
-            services = Services(url, deployment_pages(url))
-            on_ready(services)
+            pages, running_url = deployment_pages(url), url
+            on_ready(url, pages)
             while server.poll() is None and worker.poll() is None:
                 time.sleep(1)
             name = "worker" if server.poll() is None else "server"
@@ -81,9 +72,9 @@ def run_services(home: Path, port: int, runs: int, on_ready: Callable[[Services]
             for number in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C must not interrupt the clean-up
                 signal.signal(number, signal.SIG_IGN)
             print_status("stopping the worker, then the server")
-            if services is None:
+            if running_url is None:
                 raise
-            return services.url
+            return running_url
 
 
 def _lock(home: Path) -> AbstractContextManager[object]:

@@ -161,7 +161,8 @@ def _eot(definition: Mapping[str, Any], file: Path, config_path: Path | None) ->
         )
     given = config.get("eos_token")
     eos = None if given in (None, "") else token_text(given, "eos_token", config_path)
-    known = _end_of_text(library, str(file))
+    with library_errors(f"tokenizer file {file}: a text can't be encoded"):
+        known = _end_of_text(library)
     if eos is None or known == eos:
         return {}
     if known is None:
@@ -184,12 +185,12 @@ def _difference(config: Mapping[str, Any], library: tokenizers.Tokenizer) -> str
     return None
 
 
-def _end_of_text(library: tokenizers.Tokenizer, label: str) -> str | None:
-    """Return the end-of-text token that a tokenizer.json determines by itself; None if it does not."""
-    with library_errors(f"tokenizer file {label}: a text can't be encoded"):
-        back = _template(library)[1]
-    candidates = [library.id_to_token(back[0])] if len(back) == 1 else _usual_ends(library)
-    return candidates[0] if len(candidates) == 1 else None
+def _end_of_text(library: tokenizers.Tokenizer) -> str | None:
+    """Return the end-of-text token that a tokenizer.json determines; None if it determines none, or several."""
+    special = {token.content for token in library.get_added_tokens_decoder().values() if token.special}
+    back = [library.id_to_token(i) for i in _template(library)[1]]
+    ends = back if len(back) == 1 else [token for token in (END_OF_TEXT, "</s>") if token in special]
+    return ends[0] if len(ends) == 1 else None
 
 
 def _read(definition: Mapping[str, Any], files: Mapping[str, bytes] | None) -> tuple[str, bytes]:
@@ -256,26 +257,19 @@ def _boundary_ids(library: tokenizers.Tokenizer, label: str, eot: str | None, bo
     front, back = _template(library)
     special = [token.content for _, token in sorted(library.get_added_tokens_decoder().items()) if token.special]
     bos_ids = [] if bos is None else [_token_id(library, label, bos, special)]
-    if eot is not None:
-        return bos_ids, _token_id(library, label, eot, special)
-    if len(back) == 1:
+    if eot is None and len(back) == 1:
         if None in [library.id_to_token(i) for i in (*front, *back)]:
             raise TokenizerError(
                 f"tokenizer file {label}: its template puts ids {front}, {back}, which are not all tokens of it"
             )
         return front if bos is None else bos_ids, back[0]
-    known = _usual_ends(library)
-    if len(known) != 1:
+    end = _end_of_text(library) if eot is None else eot
+    if end is None:
         raise TokenizerError(
             f"tokenizer file {label}: its end-of-text token is unknown; give tokenizer.eot; "
             f"{special_tokens_hint(special)}"
         )
-    return bos_ids, _token_id(library, label, known[0], special)
-
-
-def _usual_ends(library: tokenizers.Tokenizer) -> list[str]:
-    special = {token.content for token in library.get_added_tokens_decoder().values() if token.special}
-    return [token for token in (END_OF_TEXT, "</s>") if token in special]
+    return bos_ids, _token_id(library, label, end, special)
 
 
 def _template(library: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:

@@ -109,7 +109,8 @@ def _tracked(numbers: range) -> Iterator[int]:
 def _write_sources(path: Path) -> tuple[int, int]:
     """Write the library's files as JSON lines, sorted by path; return how many were written and how many left out."""
     root = Path(sysconfig.get_path("stdlib"))
-    names = [name for file in sorted(root.rglob("*.py")) if _is_source(name := file.relative_to(root).as_posix())]
+    found = [file.relative_to(root).as_posix() for file in sorted(root.rglob("*.py"))]
+    names = [name for name in found if "-packages/" not in name and not name.startswith("test/")]
     progress.report(progress.StepStarted("write", len(names)))
     lines = []
     for name in names:
@@ -124,7 +125,3 @@ def _write_sources(path: Path) -> tuple[int, int]:
     if not path.exists() or read_regular(path) != data.encode():
         path.write_text(data, encoding="utf-8")
     return len(lines), len(names) - len(lines)
-
-
-def _is_source(name: str) -> bool:
-    return "site-packages/" not in name and "dist-packages/" not in name and not name.startswith("test/")

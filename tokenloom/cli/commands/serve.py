@@ -33,15 +33,15 @@ def up(
     Example:
         up --port 4200
     """
-    from tokenloom.server.up import Services, run_services
+    from tokenloom.server.up import run_services
 
     home = Path(folder).expanduser().absolute() if folder else default_home()
 
-    def show(services: Services) -> None:
-        address = services.url.removesuffix("/api")
+    def show(url: str, pages: dict[str, str]) -> None:
+        address = url.removesuffix("/api")
         shown = {
             "Prefect UI": address,
-            **services.pages,
+            **pages,
             "catalogues": f"{address}{PREFIX}",
             "data and logs": str(home),
         }

@@ -242,13 +242,9 @@ def _print_steps(out: Output, steps: list[Sighting], note: str) -> None:
         return
     columns = ["epoch", "step", "rank", "index", "position", "sample", "member", "seen"]
     header = [name for name in columns if name in steps[0]]
-    rows = [[_cell(dict(step)[name]) for name in header] for step in steps[:_MAX_SHOWN]]
+    rows = [[dict(step)[name] for name in header] for step in steps[:_MAX_SHOWN]]
     out.table(header, rows)
     _print_rest(out, len(steps), "sample")
-
-
-def _cell(value: object) -> object:
-    return ("yes" if value else "no") if isinstance(value, bool) else value
 
 
 def _print_rest(out: Output, num_all: int, noun: str) -> None:

@@ -63,6 +63,9 @@ _UINT32 = np.dtype(np.uint32)
 _NEVER_FOUND = ("<s>", "</s>", "<unk>", "<pad>")  # names of control pieces, which no text has
 _MIXTURES = 20_000  # texts of each kind
 _ALONE, _BETWEEN_OTHERS = "{0}", "{0}1a{0}a\n{0}\n.{0} x{0}"
+# U+0345 and U+0334 have the highest and a low combining class.
+_CHARACTER = "{0}a{0}a1{0}1 {0} {0}'s .{0},P\na'{0}'de{0}\u0301a\u0345{0}b\u0334{0}\u0334 '{0}a'{0}b {0}"
+_CHARACTER_ALONE, _WORD = "{0} {0}{0}a{0}\n{0}", "{0} {0}{0}e\n{0}"
 _LENGTHS, _LONGEST = (100, 500, 1000, 4095, 10_000, 100_000), 1_000_000
 _REPEATED = " \t\n\r\u00a0\u3000\u200b-=_.#*!?/'\",0a\u00e9\u0301\u4e00"
 _LONG_REPEATED = " \n-=0a\u3000"
@@ -318,7 +321,7 @@ def slice_groups(vocabulary: Vocabulary, index: int) -> list[tuple[str, Iterable
     if index < NUM_CUT_SLICES:
         part = slice(index, None, NUM_CUT_SLICES)
         return [
-            ("characters", map(_between_others, assigned()[part])),
+            ("characters", map(_CHARACTER.format, map(chr, assigned()[part]))),
             ("marks", _marks()[part] if vocabulary.normalizes else []),
             ("runs", map(_run, _runs()[part])),
             ("mixtures", _mixtures(index, _MIXTURES // NUM_CUT_SLICES, PIECES)),
@@ -328,27 +331,13 @@ def slice_groups(vocabulary: Vocabulary, index: int) -> list[tuple[str, Iterable
     words, merges = filter(None, vocabulary.words[part]), filter(all, vocabulary.merges[part])
     entries = [] if vocabulary.cuts else list(filter(None, vocabulary.words))
     return [
-        ("characters", map(_beside_itself, assigned()[part])),
-        ("words", map(_word_between_others, words)),
+        ("characters", map(_CHARACTER_ALONE.format, map(chr, assigned()[part]))),
+        ("words", map(_WORD.format, words)),
         ("merges", (f"{left}{right}{right}\n{left}{left}{right}" for left, right in merges)),
         ("runs", map(_run, _runs()[part])),
         ("mixtures", _mixtures(index, count, PIECES)),
         ("mixtures of entries", _mixtures(-index, 5 * count, entries) if entries else []),
     ]
-
-
-def _between_others(code: int) -> str:
-    c = chr(code)  # U+0345 and U+0334 have the highest and a low combining class
-    return f"{c}a{c}a1{c}1 {c} {c}'s .{c},P\na'{c}'de{c}\u0301a\u0345{c}b\u0334{c}\u0334 '{c}a'{c}b {c}"
-
-
-def _beside_itself(code: int) -> str:
-    c = chr(code)
-    return f"{c} {c}{c}a{c}\n{c}"
-
-
-def _word_between_others(word: str) -> str:
-    return f"{word} {word}{word}e\n{word}"
 
 
 @cache
