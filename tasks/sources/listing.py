@@ -105,11 +105,12 @@ def find_files(pattern: str, leave_out: LeaveOut | None = None) -> list[FoundFil
     Raises InputError if no file matches, all files are left out, or something other than a file matches.
     """
     root, found = match(pattern, leave_out)
-    files = [
-        found_file(name.removeprefix(root), name, pattern, info)
-        for name, info in found
-        if _is_file(name, info, pattern)
-    ]
+    files = []
+    for name, info in found:
+        if info["type"] == "file":
+            files.append(found_file(name.removeprefix(root), name, pattern, info))
+        elif info["type"] != "directory" or pattern.rsplit("/", 1)[-1] not in ("*", "**"):
+            raise _not_a_file(name, info, pattern)
     if files:
         return files
     passed = ""
@@ -123,16 +124,12 @@ def find_files(pattern: str, leave_out: LeaveOut | None = None) -> list[FoundFil
     )
 
 
-def _is_file(name: str, info: Info, pattern: str) -> bool:
-    """Return whether a match is a file, False for a folder that `*` matches; raises InputError for anything else."""
-    if info["type"] == "file":
-        return True
-    if info["type"] != "directory":  # a pipe, a socket, a broken link
-        raise InputError(f"{name}: not a regular file; leave it out of {pattern}, or name it in leave_out")
-    if pattern.rsplit("/", 1)[-1] in ("*", "**"):
-        return False
+def _not_a_file(name: str, info: Info, pattern: str) -> InputError:
+    """Return the error for a match that is a folder, a pipe, a socket or a broken link."""
+    if info["type"] != "directory":
+        return InputError(f"{name}: not a regular file; leave it out of {pattern}, or name it in leave_out")
     url = name if is_local(pattern) else f"{pattern.partition('://')[0]}://{name}"
-    raise InputError(
+    return InputError(
         f"{url}: a folder, where {pattern} should match files; write {url}/* to mean its files, or name it in leave_out"
     )
 

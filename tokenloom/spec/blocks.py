@@ -80,18 +80,12 @@ class DocumentRules(SpecModel):
 
     def check_without_texts(self) -> None:
         """Raise ValueError if a rule needs texts, for sources of tokens."""
-        defaults = DocumentRules()
-        needs = {
-            "transform": "works on texts",
-            "max_chars": "counts characters",
-            "encoding_errors": "is for text files",
-        }
-        if key := next((key for key in needs if getattr(self, key) != getattr(defaults, key)), None):
-            raise ValueError(f"documents.{key} {needs[key]}, and sources of tokens have none; remove it")
-        if self.min_chars > 1:
+        of_texts = self.model_dump(include={"transform", "min_chars", "max_chars", "encoding_errors"})
+        allowed = DocumentRules().model_dump() | ({"min_chars": 0} if self.min_chars == 0 else {})
+        if key := next((key for key, value in of_texts.items() if value != allowed[key]), None):
             raise ValueError(
-                "documents.min_chars counts characters, and sources of tokens have none; remove it, or write 0 to keep "
-                "documents without an id"
+                f"documents.{key} works on texts, and sources of tokens have none; remove it, or write min_chars: 0 to "
+                "keep documents without an id"
             )
 
 
@@ -191,6 +185,11 @@ class _ClusterRunner(SpecModel):
         None,
         description="Tasks at a time; default: all workers of the cluster, or one per core on this machine",
     )
+    address: str | None = Field(
+        None,
+        description="Address of Dask's scheduler, `tcp://host:8786`, or of Ray's cluster, `ray://host:10001`; default: "
+        "a cluster on this machine for this run",
+    )
 
 
 class DaskRunner(_ClusterRunner):
@@ -198,11 +197,6 @@ class DaskRunner(_ClusterRunner):
 
     model_config = ConfigDict(title="Dask")
     kind: Literal["dask"] = kind_field("dask")
-    address: str | None = Field(
-        None,
-        title="Scheduler",
-        description="Address of the scheduler, `tcp://host:8786`; default: a cluster on this machine for this run",
-    )
 
 
 class RayRunner(_ClusterRunner):
@@ -210,11 +204,6 @@ class RayRunner(_ClusterRunner):
 
     model_config = ConfigDict(title="Ray")
     kind: Literal["ray"] = kind_field("ray")
-    address: str | None = Field(
-        None,
-        title="Cluster",
-        description="Address of the cluster, `ray://host:10001`; default: a cluster on this machine for this run",
-    )
 
 
 Runner = Annotated[ProcessRunner | DaskRunner | RayRunner, Field(discriminator="kind", json_schema_extra=as_any_of)]
