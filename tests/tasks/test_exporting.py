@@ -72,16 +72,18 @@ def test_every_document_is_read_back_in_order(
 @pytest.mark.parametrize("learn", [None, "user, reasoning"])
 @pytest.mark.parametrize("name", FORMATS)
 def test_masks_and_labels_are_those_of_the_policy_or_their_loss_is_said(
-    name: str, learn: str | None, masked: Exportable, tmp_path: Path
+    name: str, learn: str | None, small: list[Exportable], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = export_directly(masked.reference, name, str(tmp_path / "out"), ExportOptions(["train"], learn), 0)
-    documents, masks = READERS[name](tmp_path / "out", "train", masked.vocab_size)
-    assert documents == masked.documents["train"]
+    made = small[True]
+    monkeypatch.setattr("tokenloom.tasks.exporting.documents._PIECE_BYTES", 1000)
+    result = export_directly(made.reference, name, str(tmp_path / "out"), ExportOptions(["train"], learn), 0)
+    documents, masks = READERS[name](tmp_path / "out", "train", made.vocab_size)
+    assert documents == made.documents["train"]
     assert any("no loss masks" in line for line in result["losses"]) is (masks is None)
     if masks is None:
         return
     learned = learned_classes(parse_policy(learn or "assistant"))
-    pairs = [(ids, learned[classes]) for ids, classes in zip(documents, masked.classes["train"], strict=True)]
+    pairs = [(ids, learned[classes]) for ids, classes in zip(documents, made.classes["train"], strict=True)]
     labels = [np.where(mask, ids, -100).tolist() for ids, mask in pairs]
     assert masks == (labels if name in _TABLES else [mask.tolist() for _, mask in pairs])
 
