@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import PurePath
 from typing import Annotated, Any
 from uuid import UUID
@@ -35,6 +36,7 @@ from tokenloom.storage.formats.manifest import NAME_PATTERN
 from tokenloom.storage.stores.remote_errors import redacted
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.tags import check_tag, move_by_hand
+from tokenloom.tasks.building import preload_build
 from tokenloom.tasks.building.outcome import outcome, outcome_line, reading_lines
 from tokenloom.tasks.building.publish import BuildResult
 
@@ -161,8 +163,8 @@ def _build(spec: BuildSpec) -> BuildResult:
 
 
 def _build_once(spec: BuildSpec) -> BuildResult:
-    workers = open_runner(spec.runner, spec.credentials, spec.tokenizer.model_dump())
-    with workers as runner:
+    with open_runner(spec.runner, spec.credentials) as runner:
+        runner.preload(partial(preload_build, spec.tokenizer.model_dump()))
         return run_build(spec, runner)
 
 

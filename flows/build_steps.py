@@ -21,8 +21,10 @@ from tokenloom.storage.versions.published import report_path
 from tokenloom.storage.work.plans import WritePlan, building
 from tokenloom.tasks.building.assign import assign_shards
 from tokenloom.tasks.building.check import RUN_DOCUMENTS, compare_documents
+from tokenloom.tasks.building.documents import preload_encoder
 from tokenloom.tasks.building.input_messages import disk_messages, input_messages, left_out_messages
 from tokenloom.tasks.building.plan import (
+    MIN_FAST_BYTES,
     BuildPlan,
     cut_file,
     partitions_by_source,
@@ -37,6 +39,7 @@ from tokenloom.tasks.building.validate import check_jobs, refuse_differences, re
 from tokenloom.tasks.building.version_facts import VersionFacts
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import MAX_SMALL_TASKS, Job, Runner
+from tokenloom.tokenizers.fast.proofs import choose
 
 if TYPE_CHECKING:
     from tokenloom.tasks.preview import Estimate
@@ -78,6 +81,10 @@ def _build(plan: BuildPlan, runner: Runner, start: float, write_plan: WritePlan)
     if plan.spec.report:
         import_for_reports()
     progress.report(progress.StepStarted("cut", len(plan.inputs), "files", len(plan.inputs)))
+    if sum(file.num_bytes for file in plan.inputs) >= MIN_FAST_BYTES:
+        definition = plan.build.definition
+        runner.preload(partial(preload_encoder, definition))
+        choose(plan.reference, definition)  # the workers' server needs as long; it keeps the parts for later
     plan = cut_inputs(plan, runner)
     write_plan({part.spill_name for part in plan.partitions})
     progress.warn(disk_messages(plan))

@@ -52,7 +52,8 @@ def build_directly(spec: BuildSpec, num_workers: int) -> BuildResult:
         spec: with absolute paths.
         num_workers: worker processes; with 0 this process does all the work.
     """
-    with open_workers(num_workers, partial(preload_build, spec.tokenizer.model_dump())) as runner:
+    with open_workers(num_workers) as runner:
+        runner.preload(partial(preload_build, spec.tokenizer.model_dump()))
         return run_build(spec, runner)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -27,7 +27,6 @@ from tokenloom.errors import SpecError, TokenloomError, WorkerLost, message_of
 from tokenloom.flows.blocks import environment_of, using_credentials
 from tokenloom.flows.build_steps import REPORT_STEP
 from tokenloom.spec.blocks import Credentials, DaskRunner, ProcessRunner, RayRunner
-from tokenloom.tasks.building import preload_build
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.progress import Meter, step_label
 from tokenloom.tasks.running.steps import RETRY_SECONDS, Batch, Runner, Step, should_retry
@@ -78,36 +77,26 @@ def run_one(name: str, step: Callable[[], Any]) -> Any:
 def open_runner(
     spec: ProcessRunner | DaskRunner | RayRunner,
     credentials: Sequence[Credentials],
-    tokenizer: Mapping[str, Any] | None = None,
 ) -> Iterator[Runner]:
     """Yield a Runner that makes task runs, and ends with the block; the log of the run has a line for each step.
 
     Args:
         spec: where the tasks run.
         credentials: for the stores and sources.
-        tokenizer: the definition of a build's tokenizer, for worker processes of this machine to load at once; None
-            to load none.
 
     Raises SpecError if the runner's package is not installed.
     """
-    if isinstance(spec, ProcessRunner):
-        opened = _open_processes(spec, credentials, tokenizer)
-    else:
-        opened = _open_cluster(spec, credentials)
+    opened = _open_processes(spec, credentials) if isinstance(spec, ProcessRunner) else _open_cluster(spec, credentials)
     with opened as runner, _logging_steps():
         yield runner
 
 
 @contextmanager
-def _open_processes(
-    spec: ProcessRunner, credentials: Sequence[Credentials], tokenizer: Mapping[str, Any] | None
-) -> Iterator[Runner]:
+def _open_processes(spec: ProcessRunner, credentials: Sequence[Credentials]) -> Iterator[Runner]:
     num_workers = chosen_num_workers(spec.workers)
     threads: TaskRunner[Any] = ThreadPoolTaskRunner(max_workers=max(1, num_workers))
     environment = environment_of(credentials) if credentials else None
     with WorkerPool(num_workers, environment) as pool, threads:
-        if tokenizer is not None:
-            pool.preload(partial(preload_build, tokenizer))
 
         def run(name: str, step: Step, batches: list[Batch]) -> list[list[Any]]:
             try:
@@ -116,7 +105,7 @@ def _open_processes(
                 pool.close()
                 raise
 
-        yield Runner(num_workers, run_one, run)
+        yield Runner(num_workers, run_one, run, pool.preload)
 
 
 @contextmanager

@@ -15,12 +15,14 @@ def import_steps() -> None:
 
 
 def preload_build(definition: Mapping[str, Any]) -> None:
-    """Import the steps, and load the tokenizer.
+    """Import the steps, and load the tokenizer; a model of the hub is left to the plan, which knows its commit.
 
     Args:
         definition: of the tokenizer, as in a spec.
     """
     import_steps()
-    from tokenloom.tasks.building.documents import preload_encoder
+    from tokenloom.tokenizers import load_once, pinned_fields
 
-    preload_encoder(definition)
+    loaded = definition.get("decode") or definition
+    if loaded["kind"] != "huggingface" or not loaded.get("name"):
+        load_once({**definition, **pinned_fields(definition)})

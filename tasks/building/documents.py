@@ -34,9 +34,9 @@ from tokenloom.tasks.rules import (
 )
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.sources.base import PlaceOf, Rows
-from tokenloom.tokenizers import Tokenizer, load_job_tokenizer, load_once, pinned_fields
+from tokenloom.tokenizers import Tokenizer, load_job_tokenizer, load_once
 from tokenloom.tokenizers.base import text_bytes
-from tokenloom.tokenizers.fast.proofs import installed_library
+from tokenloom.tokenizers.fast.proofs import choose, installed_library
 from tokenloom.tokenizers.fast.tokenizer import NO_OVERLAP, FastTokenizer, Router, ending_if_hung, left_to_reference
 
 if TYPE_CHECKING:  # Jinja stays out of builds without conversations
@@ -221,20 +221,16 @@ def load_for_measuring(build: Build) -> Tokenizer:
 
 
 def preload_encoder(definition: Mapping[str, Any]) -> None:
-    """Load the tokenizer of jobs to come.
-
-    A model of the hub is left to its jobs, because only the plan knows its commit.
+    """Load a tokenizer, and its fast encoder if that is proven.
 
     Args:
-        definition: as in a spec.
+        definition: of a plan.
 
     Raises TokenizerError if the tokenizer can't be loaded.
     """
-    loaded = definition.get("decode") or definition
-    if loaded["kind"] == "huggingface" and loaded.get("name"):
-        return
-    definition = {**definition, **pinned_fields(definition)}
-    load_once(definition)
+    reference = load_once(definition)
+    if choose(reference, definition).proof:
+        _fast_encoder(reference)  # type: ignore[arg-type]  # it is hashable
 
 
 def prove_slice(function: Callable[[SliceJob], Any], job: SliceJob) -> Any:

@@ -93,11 +93,13 @@ class Runner:
         one: runs a step without jobs once, in this process: (name, step) -> its result.
         run: runs the batches of a step: (name, step, batches) -> the results of each batch, in order; raises the first
             failure, after which no other batch begins.
+        preload: begins to call a function in the process that starts the workers, for what it loads; returns at once.
     """
 
     num_workers: int
     one: Callable[[str, Callable[[], Any]], Any]
     run: Callable[[str, Step, list[Batch]], list[list[Any]]]
+    preload: Callable[[Callable[[], object]], None] = lambda _: None
 
     def each(
         self, name: str, step: Step, jobs: Sequence[Job], task_weight: int = 1, max_tasks: int = MAX_TASKS
@@ -116,16 +118,13 @@ class Runner:
 
 
 @contextmanager
-def open_workers(num_workers: int, preload: Callable[[], object] | None = None) -> Iterator[Runner]:
+def open_workers(num_workers: int) -> Iterator[Runner]:
     """Yield a Runner of this process and its children, which end with the block.
 
     Args:
         num_workers: worker processes; with 0 this process does all the work.
-        preload: called once for all workers, as soon as possible.
     """
     with WorkerPool(num_workers) as pool, ThreadPoolExecutor(max(1, num_workers)) as threads:
-        if preload and num_workers:
-            pool.preload(preload)
 
         def run(name: str, step: Step, batches: list[Batch]) -> list[list[Any]]:
             calls = [partial(retrying, name, partial(pool.call, step, batch.jobs)) for batch in batches]
@@ -142,7 +141,7 @@ def open_workers(num_workers: int, preload: Callable[[], object] | None = None) 
                 raise
             return [future.result() for future in futures]
 
-        yield Runner(num_workers, retrying, run)
+        yield Runner(num_workers, retrying, run, pool.preload)
 
 
 def retrying(name: str, step: Callable[[], Any]) -> Any:

@@ -130,6 +130,12 @@ def start_early(function: Callable[[], object]) -> None:
     _early.preload(function)
 
 
+def preload_early(function: Callable[[], object]) -> None:
+    """Call a function in the server that start_early has started, if it has; return at once."""
+    if _early:
+        _early.preload(function)
+
+
 def _early_or_new_server(environment: Mapping[str, str] | None) -> _Server:
     """Return the server that start_early has started, once and only if `environment` is None, or else a new one."""
     global _early
@@ -187,9 +193,6 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         for _ in range(num_workers):
             self._free.put(None)
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def call(self, step: Callable[[Job], Result], jobs: Sequence[Job]) -> list[Result]:
         """Run a step for each job, one after the other, in a free child; return the results. All must pickle.
 
@@ -229,11 +232,13 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         if self._server:
             self._server.preload(function)
 
-    def close(self) -> None:
+    def close(self, *_: object) -> None:
         """Kill all children; calls in progress raise WorkerLost."""
         self._closed = True
         if self._server:
             self._server.close()
+
+    __exit__ = close
 
 
 def _meaning(code: int | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tokenloom.cli.arguments import (
@@ -76,7 +77,11 @@ def run_build(spec: BuildSpec, workers: int | None, direct: bool, prefect: bool)
             print_status(
                 "no Prefect server is known: building directly; --prefect and `tokenloom up` show it in Prefect"
             )
-        from tokenloom.flows.direct import build_from_spec
+        from tokenloom.tasks.building import preload_build
+        from tokenloom.tasks.running.workers import preload_early
+
+        preload_early(partial(preload_build, spec.tokenizer.model_dump()))
+        from tokenloom.flows.direct import build_from_spec  # the workers' server loads the tokenizer meanwhile
 
         return build_from_spec(spec).to_json()
 
