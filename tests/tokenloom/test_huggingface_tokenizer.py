@@ -166,13 +166,6 @@ def test_a_template_without_one_token_after_the_text_does_not_determine_eot(sing
     assert marks(definition, eot="[SEP]") == [3]
 
 
-def test_a_template_with_an_unknown_id_is_refused(tmp_path: Path) -> None:
-    library = tokenizers.Tokenizer.from_str(train_wordpiece())
-    library.post_processor = processors.BertProcessing(("[SEP]", 999), ("[CLS]", 2))
-    with refused(r"its template puts ids \[2\], \[999\]"):
-        load_tokenizer(write_json(tmp_path, library.to_str()))
-
-
 def test_end_of_text_is_known_by_one_usual_spelling_but_not_by_two(tmp_path: Path) -> None:
     library = tokenizers.Tokenizer.from_str(train_bpe())
     assert marks(write_json(tmp_path, library.to_str())) == [library.token_to_id(EOT)]

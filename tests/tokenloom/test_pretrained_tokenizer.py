@@ -265,7 +265,7 @@ def test_a_hub_that_does_not_answer_is_an_error_although_a_commit_is_cached(hub:
     hub.publish(_FIRST, tokenizer_json=train_bpe().encode())
     definition = pinned(_ON_HUB)
     hub.stop()
-    with refused(r"org/model, revision main: tokenizer\.json can't be fetched.*network, or do"):
+    with refused(r"org/model, revision main: tokenizer\.json can't be fetched.*and the network; "):
         pinned(_ON_HUB)
     assert load_tokenizer(definition).eot_id == 0
 
@@ -274,15 +274,15 @@ _REFUSALS: dict[str, tuple[dict[str, Any], tuple[int, str] | None, str]] = {
     "no model": (
         {"name": "org/other"},
         None,
-        "org/other, revision main: .* has no such model or revision.*: check both",
+        "org/other, revision main: .* can't be fetched .*check its name and revision",
     ),
     "a restricted model": ({}, (403, "GatedRepo"), "for a private or restricted model, ask for access .*set HF_TOKEN"),
-    "no commit": ({"revision": "3" * 40}, None, "revision 3{40}: .* has no such model or revision"),
+    "no commit": ({"revision": "3" * 40}, None, "revision 3{40}: .* can't be fetched .*check its name and revision"),
     "no file": ({}, None, r"the model has no tokenizer\.json; save one .*kind: sentencepiece"),
     "a broken hub": (
         {},
         (500, ""),
-        r"tokenizer\.json can't be fetched from the Hugging Face Hub: .*500.*check the net",
+        r"tokenizer\.json can't be fetched from the Hugging Face Hub: .*500.*and the network",
     ),
 }
 

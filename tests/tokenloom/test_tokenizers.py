@@ -170,7 +170,7 @@ def test_a_vocabulary_file_that_changed_since_the_plan_is_refused(tmp_path: Path
     definition = definition_of(path)
     assert load_job_tokenizer(definition, planned.fingerprint).fingerprint == planned.fingerprint
     write_ranks(path, (b"xy",))
-    with refused(r"is not the one of the plan.*files changed.*build again"):
+    with refused(r"is not the one of the plan or version.*files changed.*build again"):
         load_job_tokenizer(definition, planned.fingerprint)
 
 

@@ -100,14 +100,10 @@ def load_job_tokenizer(
     tokenizer = load_once(definition, files)
     if tokenizer.fingerprint == fingerprint:
         return tokenizer
-    if files is None:
-        raise TokenizerError(
-            f"tokenizer {tokenizer.name} is not the one of the plan (its fingerprint differs here): its files changed, "
-            "or this process uses another library version; build again"
-        )
     raise TokenizerError(
-        f"tokenizer {tokenizer.name} ({tokenizer.kind}) encodes differently here than where the version was built; "
-        "verify with the library versions of its build.json"
+        f"tokenizer {tokenizer.name} ({tokenizer.kind}) is not the one of the plan or version (its fingerprint differs "
+        "here): its files changed, or this process uses another library version; build again, or verify with the "
+        "library versions of build.json"
     )
 
 

@@ -101,11 +101,6 @@ def _problem(error: Exception, name: str, file: str) -> str:
 
     if isinstance(error, errors.LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # why it was not fetched
-    if isinstance(error, errors.RepositoryNotFoundError | errors.RevisionNotFoundError):
-        return (
-            "the Hugging Face Hub has no such model or revision, or does not show it: check both; for a private or "
-            "restricted model, ask for access on its page, and log in with `hf auth login`, or set HF_TOKEN"
-        )
     if isinstance(error, errors.OfflineModeIsEnabled):
         return f"{_offline(name, file)}, or give the file as path"
     if isinstance(error, errors.EntryNotFoundError):
@@ -115,7 +110,8 @@ def _problem(error: Exception, name: str, file: str) -> str:
         )
     return (
         f"{file} can't be fetched from the Hugging Face Hub: {named_message_of(error)[:500]}; check "
-        "the network, or download the file and give it as path"
+        "its name and revision, and the network; for a private or restricted model, ask for access on its page, and "
+        "log in with `hf auth login`, or set HF_TOKEN; or download the file and give it as path"
     )
 
 
