@@ -154,9 +154,7 @@ def _manifest(store: Store, version: str, damages: list[Damage]) -> Manifest | N
     check_format(value, place)  # outside of the block: a newer format is not damage
     trusted: Manifest | None = None
     with collecting_damage(store, path, damages):
-        manifest = read_manifest(data, place)
-        if manifest.version != version:
-            raise FormatError(f"it is the manifest of {manifest.version}")
+        manifest = read_manifest(data, place, version)
         damages += [Damage(path, problem) for problem in manifest_problems(manifest)]
         trusted = manifest
     return trusted  # noqa: RET504  (None if the block found damage)

@@ -275,12 +275,13 @@ def version_name(identity: Mapping[str, object], inputs: list[tuple[str, str, st
     return sha256_of(parts)[:16]
 
 
-def read_manifest(data: bytes, place: str) -> Manifest:
+def read_manifest(data: bytes, place: str, version: str | None = None) -> Manifest:
     """Return the manifest in `data`; raises FormatError if it is damaged, of another format, or not a manifest.
 
     Args:
         data: the bytes of manifest.json.
         place: its path, for the message.
+        version: the version that it must be of, None for any.
     """
     collects = gc.isenabled()
     gc.disable()  # JSON has no cycles, and one collection in a program with torch takes 150 ms
@@ -288,10 +289,12 @@ def read_manifest(data: bytes, place: str) -> Manifest:
         value = cast(JsonObject, parse_json(data, place, is_signed=True))
         check_format(value, place)
         manifest = decode_record(Manifest, value, place)
+        decode_record(_Spec, manifest.spec, place, "spec")
     finally:
         if collects:
             gc.enable()
-    decode_record(_Spec, manifest.spec, place, "spec")
+    if version and manifest.version != version:
+        raise FormatError(f"{place}: it is the manifest of {manifest.version}, not of {version}")
     return manifest
 
 
@@ -304,11 +307,9 @@ def check_format(value: JsonObject, place: str) -> None:
 
 
 # Halves of a pair of surrogates come from JSON's escapes.
-def _is_text(text: str) -> bool:
-    return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
-
-
-_Text = Annotated[str, Rule(_is_text, "text")]
+_TEXT = re.compile(r"[^\ud800-\udfff]*\Z")
+_Text = Annotated[str, Rule(_TEXT.match, "text")]
+_Tokens = Annotated[dict[str, _TokenId], Rule(lambda tokens: all(map(_TEXT.match, tokens)), "ids by text")]
 _Absent = Annotated[object, Rule(lambda value: value is None, "absent: a version names no path")]
 
 
@@ -322,9 +323,9 @@ class _Definition:
     eot: _Text | None = None
     bos: _Text | None = None
     pattern: _Text | None = None
-    special_tokens: Annotated[dict[str, _TokenId], Rule(lambda tokens: all(map(_is_text, tokens)), "text")] | None = (
-        None
-    )
+    special_tokens: (
+        Annotated[dict[str, _TokenId], Rule(lambda tokens: all(map(_TEXT.match, tokens)), "text")] | None
+    ) = None
     path: _Absent = None
     ranks: _Absent = None
 

@@ -69,8 +69,8 @@ _JSON_TYPES: dict[type, tuple[set[type], str]] = {
 class Rule(Generic[Value]):
     """Restricts the values of a type to those for which `holds` is true; `text` completes "it must be".
 
-    If it is `of_all`, `holds` takes a list of values, and is true if the rule holds for each: a manifest may have
-    300,000. Give an annotation a name at the level of its module if `holds` uses names of the module.
+    If it is `of_all`, `holds` takes a list of values, at least one, and is true if the rule holds for each: a manifest
+    may have 300,000. Give an annotation a name at the level of its module if `holds` uses names of the module.
     """
 
     holds: Callable[[Value], object]
@@ -78,17 +78,20 @@ class Rule(Generic[Value]):
     of_all: bool = False
 
 
-def _are_counts(values: _Values) -> bool:
-    return not values or (min(values) >= 0 and max(values) < 2**63)
-
-
-def _are_digests(values: _Values) -> bool:
-    text = "".join(values)
-    return set(map(len, values)) <= {64} and text.isascii() and not text.encode().translate(None, b"0123456789abcdef")
-
-
-Count = Annotated[int, Rule(_are_counts, "a count in [0, 2**63)", of_all=True)]
-Digest = Annotated[str, Rule(_are_digests, "a SHA-256 in hexadecimal", of_all=True)]
+Count = Annotated[
+    int, Rule(lambda values: min(values) >= 0 and max(values) < 2**63, "a count in [0, 2**63)", of_all=True)
+]
+Digest = Annotated[
+    str,
+    Rule(
+        lambda values: (
+            set(map(len, values)) == {64}
+            and not "".join(values).encode(errors="replace").translate(None, delete=b"0123456789abcdef")
+        ),
+        "a SHA-256 in hexadecimal",
+        of_all=True,
+    ),
+]
 
 
 # ---- writing
@@ -197,7 +200,7 @@ def _decode(hint: Any, values: _Values, field: str) -> _Values:  # type: ignore[
     if kind is Annotated:
         decoded = _decode(arguments[0], values, field)
         for rule in arguments[1:]:
-            if not (rule.holds(decoded) if rule.of_all else all(map(rule.holds, decoded))):
+            if decoded and not (rule.holds(decoded) if rule.of_all else all(map(rule.holds, decoded))):
                 raise _Mismatch(field, rule.text)
         return decoded
     if kind in (UnionType, Union):

@@ -117,21 +117,16 @@ def added(parts: Iterable[Part | None], empty: Empty) -> Part | Empty:
         parts: the counts; None counts nothing.
         empty: returned if there are none.
     """
-    given = [part for part in parts if part is not None]
-    return cast(Part, _sum(given)) if given else empty
-
-
-def _sum(parts: Sequence[Any]) -> object:  # type: ignore[explicit-any]
-    first = parts[0]
+    given: list[Any] = [part for part in parts if part is not None]  # type: ignore[explicit-any]
+    if not given:
+        return empty
+    first = given[0]
     if is_dataclass(first):
-        columns = ([getattr(part, field.name) for part in parts] for field in fields(first))
-        return type(first)(*(added(column, None) for column in columns))  # type: ignore[misc]
+        columns = ([getattr(part, field.name) for part in given] for field in fields(first))
+        return cast(Part, type(first)(*(added(column, None) for column in columns)))  # type: ignore[misc]
     if isinstance(first, dict):
-        keys = sorted(set().union(*parts))
-        return {key: _sum([part[key] for part in parts if key in part]) for key in keys}
-    if isinstance(first, list):
-        return list(map(sum, zip_longest(*parts, fillvalue=0)))
-    return sum(parts)
+        return cast(Part, {key: added((part.get(key) for part in given), None) for key in sorted(set().union(*given))})
+    return cast(Part, list(map(sum, zip_longest(*given, fillvalue=0))) if isinstance(first, list) else sum(given))
 
 
 def length_bins(lengths: NDArray[np.uint32]) -> Int64s:

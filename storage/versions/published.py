@@ -68,19 +68,11 @@ def refuse_deleted(store: Store, version: str) -> None:
 
 def load_manifest(store: Store, version: str) -> Manifest:
     """Return the manifest of a version; raises StoreError if it is missing, FormatError if it is damaged."""
+    path = version_path(version, MANIFEST)
     try:
-        return manifest_in(store.read(version_path(version, MANIFEST)), store, version)
+        return read_manifest(store.read(path), store.place(path), version)
     except FileNotFoundError as error:
         raise StoreError(f"{store.root}: no version {version}; `tokenloom ls` lists the versions") from error
-
-
-def manifest_in(data: bytes, store: Store, version: str) -> Manifest:
-    """Return the manifest of a version in `data`; raises FormatError if it is damaged, or that of another version."""
-    place = store.place(version_path(version, MANIFEST))
-    manifest = read_manifest(data, place)
-    if manifest.version != version:
-        raise FormatError(f"{place}: it is the manifest of {manifest.version}, not of {version}")
-    return manifest
 
 
 def check_split(reference: str, manifest: Manifest, split: str) -> None:

@@ -18,12 +18,13 @@ from tokenloom.storage.formats.manifest import (
     NAME_PATTERN,
     VERSION_PATTERN,
     Manifest,
+    read_manifest,
 )
 from tokenloom.storage.stores import open_store
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.build_record import BuildRecord, decode_build
-from tokenloom.storage.versions.published import REPORTS, manifest_in, report_path, version_path
+from tokenloom.storage.versions.published import REPORTS, report_path, version_path
 from tokenloom.storage.versions.references import dataset_store
 
 _MAX_DATASETS, _MAX_VERSIONS, _MIN_VERSIONS = 200, 200, 3  # listed of a store, together, and of each dataset
@@ -77,7 +78,8 @@ def list_versions(store: Store, names: Sequence[str], tags_of: Mapping[str, list
         if data is not None:
             found[version] = listed = ListedVersion(tags_of.get(version, []))
             try:
-                listed.manifest = manifest_in(data, store, version)
+                place = store.place(version_path(version, MANIFEST))
+                listed.manifest = read_manifest(data, place, version)
             except FormatError as error:
                 listed.damage = f"{error}; `tokenloom verify {store.root}@{version}` says what to do"
             with suppress(FormatError):  # no checksum covers it, and nothing depends on it
