@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenloom.errors import FormatError, StoreError, text_of
-from tokenloom.storage.stores import RemoteKind, bucket_and_key, remote_kind, scheme_of
+from tokenloom.storage.stores import RemoteKind, bucket_and_key, is_object, remote_kind, scheme_of
 from tokenloom.storage.stores.remote_errors import (
     StrangeAnswer,
     Unanswered,
@@ -27,7 +27,6 @@ from tokenloom.storage.stores.remote_errors import (
     is_bucket_missing,
     is_ending,
     kind_of,
-    misdirection_of,
     reason_of,
     redacted,
     without_secrets,
@@ -93,7 +92,6 @@ def _translated(error: Exception, place: str, doing: str) -> Exception:
             f"environment, for {scheme_of(place)}:// {remote_kind(place).credentials}"
         )
     if kind == "transient":
-        reason = reason_of(misdirection_of(error) or error)
         return StoreError(
             f"{place}: the store did not answer correctly, although its library retried ({reason}); "
             f"{_credentials_first(place)}check the network and the endpoint{_endpoint(place)}, and run the same "
@@ -111,9 +109,9 @@ def _credentials_first(place: str) -> str:
 
 
 def never_answered(error: BaseException) -> bool:
-    """Return whether an error is that of a store whose endpoint is likely wrong: it has not answered this process."""
-    place = next((text_of(link) for link in chain_of(error) if isinstance(link, StoreError)), "")
-    return bool(place) and misdirection_of(error) is not None and scheme_of(place) not in _answered
+    """Return whether an error is that of a store whose endpoint may be wrong: it has not answered this process."""
+    messages = (text_of(link) for link in chain_of(error) if isinstance(link, StoreError))
+    return any(is_object(message) and scheme_of(message) not in _answered for message in messages)
 
 
 def _endpoint(place: str) -> str:

@@ -75,15 +75,6 @@ _TRANSIENT = {
     "requests.ConnectionError",
     "requests.Timeout",
 }
-#: of an address where nothing answers, or something else than a store
-_MISDIRECTED = {
-    "botocore.ConnectTimeoutError",
-    "botocore.EndpointConnectionError",
-    "botocore.ResponseParserError",
-    "aiohttp.ClientConnectorError",
-    "azure.ServiceRequestError",
-    "tokenloom.StrangeAnswer",
-}
 _CODES: dict[str, Kind] = {  # of S3, all with HTTP status 400
     **dict.fromkeys(("BadDigest", "IncompleteBody", "RequestTimeout", "XAmzContentSHA256Mismatch"), "transient"),
     **dict.fromkeys(("ExpiredToken", "InvalidToken", "TokenRefreshRequired"), "forbidden"),
@@ -155,11 +146,6 @@ def kind_of(error: BaseException) -> Kind:
         if _is_network(link) or names & _TRANSIENT:
             return "transient"
     return "missing" if any(isinstance(link, FileNotFoundError) for link in chain_of(error)) else "other"
-
-
-def misdirection_of(error: BaseException) -> BaseException | None:
-    """Return the error that says that no store answers at its address, None if there is none among the causes."""
-    return next((link for link in chain_of(error) if _names(link) & _MISDIRECTED), None)
 
 
 def is_permanent(error: BaseException) -> bool:
