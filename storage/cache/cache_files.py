@@ -12,7 +12,6 @@ ends. Only files with these names in these folders are ever removed; all others 
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import math
 import os
@@ -36,7 +35,6 @@ _TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# Made by tokenloom; https
 _SUFFIXES = {"partial": ".part", "shards": ".tok"}
 _NAME = re.compile(r"([0-9a-f]{64})(\.part|\.tok)\Z")
 _ROOM_POLL_SECONDS = 0.005  # between attempts to take the lock for room, which is held for milliseconds
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _DEFAULT_LIMIT_BYTES = 100 * 10**9
 _LIMIT_VARIABLE = "TOKENLOOM_CACHE_LIMIT"
 _FREE_SHARE = 0.8  # the largest share of the file system's free space that the default limit takes
@@ -94,11 +92,6 @@ class _CachedFile(NamedTuple):
     path: Path
     sha256: str
     status: os.stat_result
-
-
-def is_full(error: OSError) -> bool:
-    """Return whether an error means that the disk or the quota is full."""
-    return error.errno in _FULL
 
 
 def translate_cache_errors(folder: Path) -> AbstractContextManager[None]:

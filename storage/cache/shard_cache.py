@@ -8,6 +8,7 @@ gives it its name once its SHA-256 is right. Until then each process reads the b
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import math
@@ -23,7 +24,6 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.cache.cache_files import (
     default_cache_folder,
     default_limit,
-    is_full,
     mark_used,
     translate_cache_errors,
 )
@@ -216,7 +216,7 @@ class ShardCache:
             mark_used(temporary)  # the system's own clock for files is coarse
             temporary.replace(process.files.path(request.sha256))
         except OSError as error:
-            if not is_full(error):
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             process.files.evict()
             process.warn_once("full", "%s: the disk is full; cached shards were removed, and %s", self.folder, _AGAIN)

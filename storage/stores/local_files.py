@@ -121,10 +121,6 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(exist_ok=True)
     except FileExistsError as error:  # callers of `create` would read it as "another writer was first"
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
-    except FileNotFoundError as error:
-        if folder.parent.is_dir():  # nobody deleted it: a place such as /proc, where no folder can be created
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder)) from error
-        raise
     sync_folder(folder.parent)
 
 
@@ -196,8 +192,6 @@ def check_exclusive(folder: Path) -> None:
     try:
         probe.touch(exist_ok=False)
         name_exclusively(probe, final)
-    except FileNotFoundError as error:  # a place such as /proc, where no file can be created
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder)) from error
     finally:
         for path in (probe, final):
             path.unlink(missing_ok=True)

@@ -160,7 +160,7 @@ def test_plan_reads_a_store_that_can_not_be_written_and_warns(
     spec = _spec(tmp_path, "jsonl", "a.jsonl")
     (tmp_path / "file").write_text("")
     before = _tree(tmp_path)
-    for store, reason in (("file", "Not a directory"), ("file/below", "Not a directory"), ("/proc/x", "Permission")):
+    for store in ("file", "file/below"):
         where = f"store={tmp_path / store}"
         assert main(["plan", spec, "--set", where]) == 0
         (*_, warning) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
@@ -168,7 +168,7 @@ def test_plan_reads_a_store_that_can_not_be_written_and_warns(
         why = json.loads(capsys.readouterr().out)["not_writable"]
         built = _refused(capsys, "build", spec, "--direct", "--workers", "0", "--set", where)
         assert why.partition(" (file system")[0] == built.partition(" (file system")[0]
-        assert why.startswith(f"{tmp_path / store}/news: can't be written: {reason}")
+        assert why.startswith(f"{tmp_path / store}/news: can't be written: Not a directory")
         assert warning.startswith(f"warning: a build by this user fails: {tmp_path / store}/news: can't be written")
     assert _tree(tmp_path) == before
 
