@@ -14,7 +14,6 @@ from functools import reduce
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -31,6 +30,7 @@ _LONE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 _PLAIN = re.compile(r"[\w.-]+")
 _MAX_NAMES = 50
 _MAX_CHARS = 100
+_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary(), pa.string_view(): pa.binary_view()}
 _JSON_TYPES = {str: "a string", list: "an array", dict: "an object", bool: "a boolean", type(None): "null"}
 
 
@@ -139,39 +139,30 @@ def json_type(value: Any) -> str:
 
 
 def check_batch(batch: pa.RecordBatch) -> None:
-    """Raise ArrowInvalid if a column's lengths, offsets or indices are out of its bounds."""
-    try:
-        batch.validate()
-        for column in batch.columns:
-            _check_array(column)
-    except IndexError as error:
-        raise pa.ArrowInvalid(str(error)) from error
+    """Raise ArrowInvalid if a column's lengths, offsets or indices are out of its bounds.
+
+    Strings may hold invalid UTF-8 (see Columns), so they are checked as bytes.
+    """
+    batch.validate()
+    for column in batch.columns:
+        column.view(_with_bytes(column.type)).validate(full=True)
 
 
-def _check_array(values: pa.Array) -> None:
-    """Check all offsets of an array whose lengths are checked; strings may hold invalid UTF-8 (see Columns)."""
-    kind, types = values.type, pa.types
-    if isinstance(values, pa.ExtensionArray):
-        _check_array(values.storage)
-    elif types.is_struct(kind):
-        for i in range(kind.num_fields):
-            _check_array(values.field(i))
-    elif types.is_dictionary(kind):
-        pa.DictionaryArray.from_arrays(values.indices, pa.nulls(len(values.dictionary))).validate(full=True)
-        _check_array(values.dictionary)
-    elif types.is_list(kind) or types.is_large_list(kind):
-        offsets = values.offsets.to_numpy()
-        if len(values) and (offsets[0] < 0 or (np.diff(offsets) < 0).any() or offsets[-1] > len(values.values)):
-            raise pa.ArrowInvalid("offsets of lists are out of order")
-        _check_array(values.values)
-    elif types.is_fixed_size_list(kind):
-        _check_array(values.values)
-    elif types.is_string(kind) or types.is_large_string(kind):
-        values.view(pa.binary() if types.is_string(kind) else pa.large_binary()).validate(full=True)
-    elif types.is_string_view(kind):
-        values.view(pa.binary_view()).validate(full=True)
-    else:
-        values.validate(full=True)
+def _with_bytes(kind: pa.DataType) -> pa.DataType:
+    """Return a type with bytes in place of strings, and the storage of extension types; the buffers are the same."""
+    types = pa.types
+    if isinstance(kind, pa.BaseExtensionType):
+        return _with_bytes(kind.storage_type)
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_with_bytes(field.type)) for field in kind])
+    if types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, _with_bytes(kind.value_type), kind.ordered)
+    if isinstance(kind, LISTS):
+        items = kind.value_field.with_type(_with_bytes(kind.value_type))
+        if types.is_fixed_size_list(kind):
+            return pa.list_(items, kind.list_size)
+        return pa.large_list(items) if types.is_large_list(kind) else pa.list_(items)
+    return _BYTES.get(kind, kind)
 
 
 class Decoding:
