@@ -88,7 +88,7 @@ def test_ranks_together_read_the_global_sequence_for_any_world_size(reference: s
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("labels", ["shifted", "same"])
 @pytest.mark.parametrize("mask_documents", [None, True, False])
-@pytest.mark.parametrize("fields", [(), FIELDS, ("document_ids",), ("cu_seqlens",), ("position_ids",)])
+@pytest.mark.parametrize("fields", [(), FIELDS, ("cu_seqlens",)])
 def test_batches_follow_from_tokens_and_offsets_row_by_row(
     reference: str, packing: str, labels: str, mask_documents: bool | None, fields: tuple[str, ...]
 ) -> None:
@@ -140,15 +140,14 @@ def _values(kept: Any) -> bytes:
     return bytes(kept) if isinstance(kept, memoryview) else np.ascontiguousarray(kept).tobytes()
 
 
-@pytest.mark.parametrize("how", _WAYS)
 @pytest.mark.parametrize("prefetch", [0, 16])
-def test_the_parts_of_a_batch_that_a_consumer_keeps_never_change(reference: str, how: str, prefetch: int) -> None:
+def test_the_parts_of_a_batch_that_a_consumer_keeps_never_change(reference: str, prefetch: int) -> None:
     data = TokenDataset(reference, seq_len=16, fields=FIELDS)
     loader = TokenLoader(data, 2, prefetch=prefetch)
     kept: list[tuple[Any, bytes]] = []
-    for step in range(200):
-        if step < 24 or step % 7 == 0:
-            part = _kept(next(loader), how)
+    for step in range(600):
+        if step < 40 or step % 7 == 0:
+            part = _kept(next(loader), _WAYS[step % len(_WAYS)])
             kept.append((part, _values(part)))
         else:
             next(loader)
@@ -160,7 +159,7 @@ def test_the_parts_of_a_batch_that_a_consumer_keeps_never_change(reference: str,
 def test_the_test_above_notices_memory_reused_too_early(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "getrefcount", lambda _: 2)
     with pytest.raises(AssertionError):
-        test_the_parts_of_a_batch_that_a_consumer_keeps_never_change(reference, "slice", 16)
+        test_the_parts_of_a_batch_that_a_consumer_keeps_never_change(reference, 16)
 
 
 @pytest.mark.parametrize("prefetch", [0, 16])

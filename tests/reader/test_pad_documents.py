@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.builders.synthetic_store import EOT, write_store
 from tests.reader.oracle import FIELDS, Oracle, as_lists, make_store
-from tests.reader.test_trace import Built, _build
 from tokenloom.errors import TokenloomError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.mixture import Stream
-from tokenloom.reader.ranks import DataRank, Steps
-from tokenloom.reader.trace import ShardTokens, find_sightings
 
 _ALL_FIELDS = ("classes", *FIELDS)
 _OVERLONG = ["split", "drop", "keep_start"]
@@ -30,11 +24,6 @@ _OVERLONG = ["split", "drop", "keep_start"]
 @pytest.fixture(scope="module")
 def reference(folder: Path) -> str:
     return make_store(folder / "padded", (300, 90, 500, 12), has_masks=True)
-
-
-@pytest.fixture(scope="module")
-def built(folder: Path) -> Built:
-    return _build(folder / "padded_built", 3)
 
 
 def zigzag(batch: dict[str, Any], rank: int, size: int) -> dict[str, Any]:
@@ -82,24 +71,6 @@ def test_parts_of_all_ranks_are_the_batch_and_batches_are_those_of_the_definitio
             assert together.equal(batch[name].flatten())
 
 
-def test_a_golden_batch(tmp_path: Path) -> None:
-    tokens, lengths = np.arange(1, 18, dtype=np.uint16), np.array([3, 5, 9], np.uint32)
-    tokens[np.cumsum(lengths) - 1] = EOT
-    options: dict[str, Any] = {"packing": "best_fit", "pad_documents": 4, "fields": FIELDS}
-    data = TokenDataset(write_store(tmp_path, [(tokens, lengths)], vocab_size=5000), seq_len=8, **options)
-    (batch,) = TokenLoader(data, 3, order="sequential", num_epochs=1)
-    x = -100
-    assert as_lists(batch) == {
-        "input_ids": [[1, 2, 0, 0, 0, 0, 0, 0], [4, 5, 6, 7, 0, 0, 0, 0], [9, 10, 11, 12, 13, 14, 15, 16]],
-        "labels": [[2, 0, x, x, x, x, x, x], [5, 6, 7, 0, x, x, x, x], [10, 11, 12, 13, 14, 15, 16, 0]],
-        "document_ids": [[0, 0, 0, 0, -1, -1, -1, -1], [0] * 8, [0] * 8],
-        "position_ids": [[0, 1, 2, 3, 0, 1, 2, 3], [*range(8)], [*range(8)]],
-        "cu_seqlens": [0, 4, 8, 16, 24],
-        "max_seqlen": 8,
-        "num_targets": 2 + 4 + 8,
-    }
-
-
 def test_a_state_is_refused_by_a_dataset_that_pads_otherwise(reference: str) -> None:
     def loader(**options: Any) -> TokenLoader:
         return TokenLoader(TokenDataset(reference, seq_len=24, packing="best_fit", overlong="drop", **options), 3)
@@ -109,29 +80,6 @@ def test_a_state_is_refused_by_a_dataset_that_pads_otherwise(reference: str) -> 
         with pytest.raises(TokenloomError, match="packing is 'best_fit_drop_pad8' in the state, 'best_fit_drop"):
             loader(**other).load_state_dict(state)
     assert loader().state_dict() == loader(pad_documents=1).state_dict()
-
-
-def test_a_trace_says_where_each_document_is_in_its_row(built: Built) -> None:
-    data = TokenDataset(built.reference, seq_len=48, packing="best_fit", pad_documents=8)
-    stream, steps = Stream(data, "block", 0, None), Steps(DataRank(0, 1, "test"), 1, None)
-    rng = random.Random(1)
-    num_later = 0
-    for index in rng.sample(range(len(data)), 40):
-        ids = [*data[index]["input_ids"].tolist(), int(data[index]["labels"][-1])]
-        (sample,) = data.trace(index)["samples"]
-        for document in sample["documents"]:
-            text = built.texts[document["source"], document["path"], document["row"]]
-            whole = [*text.encode(), 255]
-            start, end, begin = document["start"], document["end"], document["document_start"]
-            assert ids[start:end] == whole[begin : begin + end - start]
-            assert start % 8 == 0
-            num_later += start > 0
-        shard = data.shards_of(np.array([index]))[0]
-        row = data.locate(np.array([index]))
-        tokens = ShardTokens(int(shard), int(row.starts[0]), int(row.starts[0]) + 1)
-        seen = find_sightings(stream, data.shards.manifest.version, "train", [tokens], steps, range(1))
-        assert index in [each["sample"] for each in seen]
-    assert num_later > 10
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.counts import full_only
 from tests.reader.oracle import make_store, shard_paths
-from tests.without_torch import needs_torch
 from tokenloom.reader import TokenDataset, producer, shard_data
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.mixture import Mixture, Stream
@@ -147,15 +145,14 @@ def slow_read(self, start, end):
 producer.memory_bytes = lambda: 100  # so each row is a read
 prefetch._JOIN_SECONDS = 1000.0
 OpenShard.read_ahead = slow_read
-options = {"rank": 0, "world_size": 1, "prefetch": int(sys.argv[2]), "io_threads": 4}
+options = {"rank": 0, "world_size": 1, "prefetch": int(sys.argv[2]), "io_threads": 4, "device": "numpy"}
 loader = TokenLoader(TokenDataset(sys.argv[1], seq_len=500), 4, **options)
 next(loader), next(loader)
 os.write(1, b"end ")
 """
 
 
-@needs_torch
-@pytest.mark.parametrize("prefetch", [pytest.param(0, marks=full_only), 8])
+@pytest.mark.parametrize("prefetch", [0, 8])
 def test_a_program_that_ends_does_not_wait_for_planned_reads(reference: str, prefetch: int) -> None:
     command = [sys.executable, "-c", _END_WITHOUT_CLOSE, reference, str(prefetch)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

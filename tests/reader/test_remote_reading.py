@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import os
 import random
 import re
@@ -14,7 +13,6 @@ import sys
 import threading
 import time
 import uuid
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,17 +22,18 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
-import torch
 from torch.utils.data import DataLoader
 
 from tests.builders.memory_objects import SCHEME
 from tests.counts import count
+from tests.reader import cache_ranks
+from tests.reader.cache_ranks import cached, digest, loader_of
 from tests.reader.oracle import FIELDS, PACKINGS, assert_same, make_store, shard_paths
 from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.processes import wait_until
 from tests.servers.s3_server import BUCKET, put, upload
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.dataset import TokenDataset
-from tokenloom.reader.loader import TokenLoader
 from tokenloom.storage.cache import partial_shard, shard_cache
 from tokenloom.storage.cache.cache_files import CacheFiles
 from tokenloom.storage.cache.shard_cache import ShardCache
@@ -42,13 +41,11 @@ from tokenloom.storage.formats import blocks as blocks_module
 from tokenloom.storage.formats.blocks import blocks_name
 from tokenloom.storage.stores.remote import RemoteStore
 
-_T = 16
-_BATCH = 4
-_NUM_SHARDS = 12
+_T = cache_ranks.T
+_BATCH = cache_ranks.BATCH
+_NUM_SHARDS = cache_ranks.NUM_SHARDS
 _BLOCK_BYTES = 512
-_REQUEST_BYTES = 4 * _BLOCK_BYTES
 _OFFSETS_START = 48  # the place of this field in a shard's header
-_DRIVER = "import sys; from tests.reader import test_remote_reading as t; getattr(t, sys.argv[1])(*sys.argv[2:])"
 
 Batches = list[dict[str, Any]]
 
@@ -56,7 +53,7 @@ Batches = list[dict[str, Any]]
 @pytest.fixture(autouse=True)
 def small_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several requests per shard."""
-    monkeypatch.setattr(partial_shard, "REQUEST_BYTES", _REQUEST_BYTES)
+    monkeypatch.setattr(partial_shard, "REQUEST_BYTES", cache_ranks.REQUEST_BYTES)
 
 
 @dataclass
@@ -139,11 +136,6 @@ def nothing_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ShardCache, "ahead", lambda *_, **__: None)
 
 
-def loader_of(data: TokenDataset, **options: Any) -> TokenLoader:
-    """Return the loader that all tests use."""
-    return TokenLoader(data, _BATCH, **{"seed": 3, "num_epochs": 1, "drop_last": False, **options})
-
-
 def epoch(data: TokenDataset, **options: Any) -> Batches:
     """Return the batches of an epoch."""
     return list(loader_of(data, **options))
@@ -154,11 +146,6 @@ def assert_all_same(found: Batches, expected: Batches) -> None:
     assert len(found) == len(expected) > 10
     for batch, other in zip(found, expected, strict=True):
         assert_same(batch, other)
-
-
-def cached(cache: ShardCache) -> list[Path]:
-    """Return the complete files of a cache."""
-    return sorted((cache.folder / "shards").glob("*.tok"))
 
 
 def partials(cache: ShardCache) -> list[Path]:
@@ -182,14 +169,6 @@ def run_forked(work: Callable[[], object]) -> None:
 def write_in_memory(name: str, data: bytes) -> None:
     """Replace a file of the version in the memory store."""
     fsspec.filesystem("memory").pipe_file(f"/reading/data/{name}", data)
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Wait until a condition holds, for at most two minutes."""
-    end = time.monotonic() + 120
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 # ---- the same batches
@@ -325,43 +304,9 @@ def test_a_cache_smaller_than_the_split_gives_the_same_batches_within_its_limit(
 # ---- sharing a cache
 
 
-def read_rank(reference: str, folder: str, rank: str, world_size: str) -> None:
-    """Run in a process: write a digest of each batch of a rank, and end when all shards are complete."""
-    partial_shard.REQUEST_BYTES = _REQUEST_BYTES
-    cache = ShardCache(Path(folder) / "cache")
-    data = TokenDataset(reference, seq_len=_T, cache=cache)
-    with (Path(folder) / rank).open("w") as file:
-        for batch in loader_of(data, rank=int(rank), world_size=int(world_size)):
-            print(digest(batch), file=file, flush=True)
-    wait_until(lambda: len(cached(cache)) == _NUM_SHARDS)
-
-
-def read_ranks(reference: str, folder: str, world_size: str) -> None:
-    """Run in the processes of a machine, which share a cache."""
-    importlib.import_module("s3fs")  # once, and not in each process
-    run_children(int(world_size), lambda rank: read_rank(reference, folder, str(rank), world_size))
-
-
-def run_children(times: int, work: Callable[[int], None]) -> None:
-    """Fork processes that exit as a script does, and wait for them; to import torch in each would take long."""
-    children = []
-    for number in range(times):
-        if not (child := os.fork()):
-            work(number)
-            sys.exit(0)
-        children.append(child)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    assert codes == [0] * times
-
-
-def digest(batch: dict[str, Any]) -> str:
-    """Return a short digest of a batch."""
-    return str(zlib.crc32(torch.stack([batch["input_ids"], batch["labels"]]).numpy().tobytes()))
-
-
-def start(function: str, *args: object) -> subprocess.Popen[str]:
-    """Start a process that runs a function of this module."""
-    command = [sys.executable, "-c", _DRIVER, function, *map(str, args)]
+def start(*arguments: object) -> subprocess.Popen[str]:
+    """Start processes that read a version through one cache; cache_ranks documents the arguments."""
+    command = [sys.executable, "-m", "tests.reader.cache_ranks", *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -376,7 +321,7 @@ def test_an_epoch_by_four_processes_moves_at_most_1_15_of_the_bytes(
     published: Published, s3_proxy: FaultyProxy, tmp_path: Path
 ) -> None:
     s3_proxy.always = "slow"  # so that they need the same blocks at the same time
-    assert_ends(start("read_ranks", published.url, tmp_path, 4))
+    assert_ends(start(published.url, tmp_path, 4))
     local = TokenDataset(published.reference, seq_len=_T)
     for rank in range(4):
         expected = [digest(batch) for batch in loader_of(local, rank=rank, world_size=4)]
@@ -386,8 +331,10 @@ def test_an_epoch_by_four_processes_moves_at_most_1_15_of_the_bytes(
 
 def test_a_killed_process_blocks_nobody(published: Published, s3_proxy: FaultyProxy, cache: ShardCache) -> None:
     s3_proxy.always = "slow"
-    process = start("read_rank", published.url, cache.folder.parent, 0, 1)
-    wait_until(lambda: process.poll() is not None or s3_proxy.bytes_sent(".tok") > published.num_bytes / 3)
+    process = start(published.url, cache.folder.parent, 1)
+    wait_until(
+        lambda: process.poll() is not None or s3_proxy.bytes_sent(".tok") > published.num_bytes / 3, interval=0.01
+    )
     process.kill()
     _, err = process.communicate()
     assert process.returncode == -signal.SIGKILL, err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import multiprocessing
+import os
 import pickle
 import re
 import subprocess
@@ -366,6 +367,7 @@ _WORKERS = """
 import json, sys
 import torch
 from torch.utils.data import DataLoader
+from tests.reader.test_faults import read_with_workers
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 
@@ -392,12 +394,16 @@ if __name__ == "__main__":
     for arguments in json.loads(sys.argv[1]):
         check(*arguments)
         print("equal")
+    read_with_workers(sys.argv[2])
 """
 
 
 @pytest.mark.slow
-def test_workers_of_a_dataloader_read_the_stream_of_a_loader(reference: str, tmp_path: Path) -> None:
-    # In a separate interpreter: a fork of this one would inherit the threads of other tests' servers.
+def test_workers_of_a_dataloader_read_the_stream_of_a_loader_and_name_a_damaged_shard(
+    reference: str, tmp_path: Path
+) -> None:
+    # In a separate interpreter: a fork of this one would inherit the threads of other tests' servers, and where asyncio
+    # ran before, each worker of torch takes 5 s to end.
     script = tmp_path / "workers.py"
     script.write_text(_WORKERS)
     reduced = [("fork", False, False, "best_fit")]
@@ -408,8 +414,9 @@ def test_workers_of_a_dataloader_read_the_stream_of_a_loader(reference: str, tmp
     ]
     cases = [[reference, *case] for case in (reduced, full)[count(0, 1)]]
     done = subprocess.run(
-        [sys.executable, str(script), json.dumps(cases)],
+        [sys.executable, str(script), json.dumps(cases), str(tmp_path)],
         cwd=_ROOT,
+        env={**os.environ, "PYTHONPATH": str(_ROOT)},
         capture_output=True,
         text=True,
         timeout=count(150, 1800),

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch  # noqa: F401  # before the memory of reading is measured
 
 from tests.builders.synthetic_store import write_sparse_store
 from tests.counts import count, full_only
@@ -41,7 +40,7 @@ def reference(folder: Path) -> str:
 
 
 class Children:
-    """Processes forked from one that has done no work yet: each has its own limits and memory. Torch loads once."""
+    """Processes forked from one that has done no work yet: each has its own limits and memory."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-c", "from tests.reader import test_scale; test_scale.serve()"]
@@ -93,7 +92,7 @@ def resident_bytes() -> int:
 
 def read_batches(data: TokenDataset, num_batches: int, start: int = 0, **options: Any) -> int:
     """Read batches of zeros from a sample on, as a resumed loader does; return the maximum number of mapped shards."""
-    loader = TokenLoader(data, 4, **{"prefetch": 0, **options})
+    loader = TokenLoader(data, 4, **{"prefetch": 0, "device": "numpy", **options})
     loader.load_state_dict(loader.state_dict() | {"samples": start})
     most = 0
     for _ in range(num_batches):
@@ -116,10 +115,9 @@ def resume(reference: str, packing: str, order: str) -> tuple[int, int]:
     return max(mapped), resident_bytes() - before
 
 
-@pytest.mark.parametrize("packing", _SAMPLES)
-@pytest.mark.parametrize("order", ["block", "full"])
+@pytest.mark.parametrize(("packing", "order"), [("concat", "full"), ("document", "block"), ("document", "full")])
 def test_large_splits_open_and_resume_within_100_mb(
-    order: str, packing: str, reference: str, children: Children
+    packing: str, order: str, reference: str, children: Children
 ) -> None:
     mapped, growth = children.run(resume, reference, packing, order)
     assert mapped <= 64
@@ -130,7 +128,7 @@ def read_billionth(reference: str) -> int:
     """Check the samples at 10**9; return the number of mapped shards."""
     data = TokenDataset(reference, seq_len=16, fields=("position_ids",))
     assert len(data) > 2 * 10**9
-    loader = TokenLoader(data, 4, prefetch=0)
+    loader = TokenLoader(data, 4, prefetch=0, device="numpy")
     loader.load_state_dict(loader.state_dict() | {"samples": 10**9})
     batch = next(loader)
     assert not batch["input_ids"].any()
@@ -171,7 +169,7 @@ def read_with_few_files(reference: str, packing: str, fields: list[str], access:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("packing", "fields"), [("concat", ()), ("concat", FIELDS), ("document", ())])
+@pytest.mark.parametrize(("packing", "fields"), [("concat", FIELDS), ("document", ())])
 @pytest.mark.parametrize(("access", "prefetch"), [("mmap", 0), ("mmap", 8), ("pread", 4)])
 def test_reading_works_with_few_file_descriptors(
     access: str, prefetch: int, packing: str, fields: tuple[str, ...], reference: str, children: Children

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.reader.cache_ranks import loader_of
 from tests.reader.oracle import assert_same, make_store
 from tests.reader.test_remote_reading import (
     Published,
     assert_all_same,
     epoch,
-    loader_of,
     make_reading_store,
     published_in_memory,
     run_forked,

@@ -202,19 +202,6 @@ def test_a_state_names_the_policy_only_where_there_are_conversations(reference: 
     assert TokenLoader(overlong, 2).state_dict()["stream"]["packing"] == "best_fit_drop"
 
 
-def test_what_is_learned_is_described_only_where_there_are_conversations(reference: str, tmp_path: Path) -> None:
-    described = TokenLoader(TokenDataset(reference, seq_len=_T, learn=["user", "text"]), 2).describe()
-    assert "learn     text, user, by masks" in described
-    assert TokenLoader(chat_and_text(reference, tmp_path), 2).describe().count("by masks") == 1
-
-
-def test_a_split_of_which_every_document_is_overlong_says_so(tmp_path: Path) -> None:
-    reference = chat_store(tmp_path, _TURNS)  # of 12 tokens each
-    with pytest.warns(UserWarning, match="packing='best_fit_drop' and seq_len=10 cut none .* use a larger seq_len"):
-        assert len(TokenDataset(reference, seq_len=10, packing="best_fit", overlong="drop")) == 0
-    assert len(TokenDataset(reference, seq_len=11, packing="best_fit", overlong="drop")) == 2
-
-
 # ---- damage
 
 
