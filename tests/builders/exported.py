@@ -6,7 +6,6 @@ import gzip
 import json
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,19 +17,8 @@ import pytest
 import xxhash
 from numpy.typing import NDArray
 
-from tests.builders.manifests import NO_FILES
-from tests.builders.synthetic_store import (
-    EOT,
-    header_info,
-    publish,
-    random_classes,
-    random_documents,
-    write_mask,
-    write_shard,
-)
+from tests.builders.synthetic_store import EOT, publish, random_classes, random_documents, write_files
 from tokenloom.storage.formats.arrays import token_dtype
-from tokenloom.storage.formats.blocks import encode_blocks
-from tokenloom.storage.formats.records import sha256_of_bytes
 from tokenloom.tasks.exporting import streams
 from tokenloom.tasks.exporting.export import FORMATS
 
@@ -69,27 +57,18 @@ class Exportable:
 
     def _write(self, split: str, shards: Sequence[tuple[Any, Any]], with_masks: bool) -> list[dict[str, Any]]:
         """Write the shards of a split; return what the manifest says of them."""
-        self.documents[split], self.classes[split] = [], []
-        return [self._write_shard(split, i, *shard, with_masks) for i, shard in enumerate(shards)]
-
-    def _write_shard(self, split: str, index: int, tokens: Any, lengths: Any, with_masks: bool) -> dict[str, Any]:
-        path = self._folder / "data" / "versions" / VERSION / split / f"{index:06d}.tok"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        info = header_info(split, index, self.vocab_size)
-        entry, checksums = write_shard(path, self.vocab_size, info, tokens, lengths)
-        ends = np.cumsum(lengths)[:-1]
-        self.documents[split] += [each.tolist() for each in np.split(tokens, ends)] if len(lengths) else []
-        files, mask = {}, None
-        if with_masks:
-            classes = random_classes(lengths, index) if len(lengths) else np.zeros(0, np.uint8)
-            self.classes[split] += np.split(classes, ends) if len(lengths) else []
-            mask = write_mask(path.with_suffix(".mask"), classes)
-            files[".mask"] = {"bytes": mask.num_bytes, "sha256": mask.sha256}
-        blocks = encode_blocks(replace(checksums, mask=mask))
-        path.with_suffix(".blocks").write_bytes(blocks)
-        files[".blocks"] = {"bytes": len(blocks), "sha256": sha256_of_bytes(blocks)}
-        files[".docs"] = {"bytes": 0, "sha256": "0" * 64}
-        return NO_FILES | entry | {"name": f"{split}/{index:06d}.tok", "files": files}
+        self.documents[split], self.classes[split], entries = [], [], []
+        for index, (tokens, lengths) in enumerate(shards):
+            mask = None
+            if with_masks:
+                mask = random_classes(lengths, index) if len(lengths) else np.zeros(0, np.uint8)
+            version = self._folder / "data" / "versions" / VERSION
+            entries.append(write_files(version, split, index, self.vocab_size, (tokens, lengths), mask))
+            if len(lengths):
+                ends = np.cumsum(lengths)[:-1]
+                self.documents[split] += [each.tolist() for each in np.split(tokens, ends)]
+                self.classes[split] += [] if mask is None else np.split(mask, ends)
+        return entries
 
     def shard(self, split: str, index: int, suffix: str = ".tok") -> Path:
         """Return the path of a file of a shard."""

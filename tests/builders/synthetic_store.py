@@ -79,24 +79,32 @@ def write_store(
     masks: Sequence[NDArray[np.uint8]] = (),
 ) -> str:
     """Write a version with these shards, (tokens, lengths) each, their masks and `.blocks`; return its reference."""
-    entries = []
-    version_folder = folder / "data" / "versions"
     name = hashlib.sha256(canonical_json([vocab_size, [[len(t), int(t[:9].sum())] for t, _ in shards]])).hexdigest()[
         :16
     ]
-    (version_folder / name / split).mkdir(parents=True)
-    for index, (tokens, lengths) in enumerate(shards):
-        path = version_folder / name / split / f"{index:06d}.tok"
-        entry, checksums = write_shard(path, vocab_size, header_info(split, index, vocab_size), tokens, lengths)
-        blocks_of_mask = write_mask(path.with_suffix(".mask"), masks[index]) if masks else None
-        blocks = encode_blocks(replace(checksums, mask=blocks_of_mask))
-        path.with_suffix(".blocks").write_bytes(blocks)
-        listed = {"bytes": len(blocks), "sha256": sha256_of_bytes(blocks)}
-        files = {".docs": {"bytes": 0, "sha256": "0" * 64}, ".blocks": listed}  # readers need no document table
-        if blocks_of_mask:
-            files[".mask"] = {"bytes": blocks_of_mask.num_bytes, "sha256": blocks_of_mask.sha256}
-        entries.append(NO_FILES | entry | {"name": f"{split}/{index:06d}.tok", "files": files})
+    version = folder / "data" / "versions" / name
+    entries = [
+        write_files(version, split, index, vocab_size, shard, masks[index] if masks else None)
+        for index, shard in enumerate(shards)
+    ]
     return publish(folder, name, {split: entries}, vocab_size)
+
+
+def write_files(
+    version: Path, split: str, index: int, vocab_size: int, shard: tuple[Any, Any], mask: NDArray[np.uint8] | None
+) -> dict[str, Any]:
+    """Write a shard, (tokens, lengths), its mask and `.blocks` into a version; return its entry of the manifest."""
+    path = version / split / f"{index:06d}.tok"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    entry, checksums = write_shard(path, vocab_size, header_info(split, index, vocab_size), *shard)
+    blocks_of_mask = None if mask is None else write_mask(path.with_suffix(".mask"), mask)
+    blocks = encode_blocks(replace(checksums, mask=blocks_of_mask))
+    path.with_suffix(".blocks").write_bytes(blocks)
+    listed = {"bytes": len(blocks), "sha256": sha256_of_bytes(blocks)}
+    files = {".docs": {"bytes": 0, "sha256": "0" * 64}, ".blocks": listed}  # readers need no document table
+    if blocks_of_mask:
+        files[".mask"] = {"bytes": blocks_of_mask.num_bytes, "sha256": blocks_of_mask.sha256}
+    return NO_FILES | entry | {"name": f"{split}/{index:06d}.tok", "files": files}
 
 
 def write_shard(

@@ -162,40 +162,32 @@ def test_workers_and_commands_write_the_same_bytes(
 
 
 def test_a_destination_that_is_something_else_is_left_alone(version: Exportable, tmp_path: Path) -> None:
-    out = tmp_path / "out"
+    folder, out = Path(version.reference.partition("@")[0]), tmp_path / "out"
+    for place in (tmp_path / "done", tmp_path / "damaged"):
+        export_directly(version.reference, "olmo", str(place), _ALL, 0)
+    flip_bit(tmp_path / "damaged" / SUMMARY, 20)
     out.mkdir()
     (out / "mine.txt").write_text("mine")
-    with pytest.raises(StoreError, match="it exists and is not this export"):
-        export_directly(version.reference, "olmo", str(out), _ALL, 0)
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(StoreError):
-        export_directly(version.reference, "olmo", str(tmp_path / "file"), _ALL, 0)
-    export_directly(version.reference, "olmo", str(tmp_path / "done"), _ALL, 0)
-    with pytest.raises(SpecError, match="another export is there"):
-        export_directly(version.reference, "megatron", str(tmp_path / "done"), _ALL, 0)
-    flip_bit(tmp_path / "done" / SUMMARY, 20)
-    with pytest.raises(FormatError, match=r"tokenloom-export\.json: the checksum"):
-        export_directly(version.reference, "olmo", str(tmp_path / "done"), _ALL, 0)
-    assert sorted(os.listdir(tmp_path)) == ["done", "file", "out"]
-    (tmp_path / "new").mkdir()  # an empty folder is free
-    export_directly(version.reference, "olmo", str(tmp_path / "new"), _ALL, 0)
-
-
-def test_a_destination_that_no_folder_can_replace_is_refused(version: Exportable, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "missing")
-    for place in ("/", "/proc", str(tmp_path / "link")):
-        with pytest.raises(StoreError, match=f"{place}: a link or a mounted file system; give a new folder inside it"):
-            export_directly(version.reference, "olmo", place, _ALL, 0)
-    assert os.listdir(tmp_path) == ["link"]
-
-
-def test_a_destination_inside_of_the_dataset_is_refused(version: Exportable, tmp_path: Path) -> None:
-    folder = Path(version.reference.partition("@")[0])
-    (tmp_path / "link").symlink_to(folder)
-    for place in (folder, folder / "versions" / "0123456789abcdef", tmp_path / "link" / "exports"):
-        with pytest.raises(StoreError, match="in the folder of the dataset, where gc deletes"):
-            export_directly(version.reference, "olmo", str(place), _ALL, 0)
+    (out / "link").symlink_to(tmp_path / "missing")
+    (out / "dataset").symlink_to(folder)
+    for place, message in {
+        out: "it exists and is not this export",
+        out / "mine.txt": "mine.txt: it exists and is not this export",
+        tmp_path / "done": "another export is there",
+        tmp_path / "damaged": r"tokenloom-export\.json: the checksum",
+        Path("/proc"): "/proc: a link or a mounted file system; give a new folder inside it",
+        out / "link": "link: a link or a mounted file system",
+        folder / "versions" / "0123456789abcdef": "in the folder of the dataset, where gc deletes",
+        out / "dataset" / "exports": "in the folder of the dataset, where gc deletes",
+    }.items():
+        with pytest.raises((StoreError, SpecError, FormatError), match=message):
+            export_directly(version.reference, "megatron", str(place), _ALL, 0)
+    assert sorted(path.name for path in (*tmp_path.iterdir(), *out.iterdir())) == [
+        *("damaged", "dataset", "done", "link", "mine.txt", "out")
+    ]
     assert not (folder / "exports").exists()
+    (out / "new").mkdir()  # an empty folder is free
+    export_directly(version.reference, "olmo", str(out / "new"), _ALL, 0)
 
 
 @pytest.mark.parametrize("change", [Path.unlink, lambda path: path.write_bytes(b"")], ids=["deleted", "cut"])
