@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
 from functools import lru_cache
@@ -40,7 +40,6 @@ from tokenloom.tasks.sources.files import HUB_STEP, filesystem_of, input_bytes, 
 from tokenloom.tasks.sources.listing import PINNED, FoundFile, LeaveOut, check_names, find_files, found_file
 from tokenloom.tasks.sources.reader import SourceReader
 from tokenloom.tasks.sources.token_ids import ATTENTION, BESIDE, IDS, IdColumns
-from tokenloom.tasks.sources.tokens import TokenFormat
 from tokenloom.tasks.sources.values import shown_names
 
 _HUB_URL = re.compile(r"hf://datasets/[^@]+@([0-9a-f]{40})/")
@@ -191,41 +190,38 @@ def _first_rows(batches: Iterator[RowBatch], num_rows: int) -> Iterator[RowBatch
             return
 
 
-class TokenRows(TokenFormat):
+class TokenRows(SourceReader):
     """Rows of ids, read as the kinds `arrow` and `parquet` read rows: saved datasets, Arrow and parquet files.
 
     `attention_mask` says what is padding; columns that say nothing of the ids are not read.
+
+    Args:
+        options: as of TokenFormat.
     """
 
     def __init__(self, options: Options) -> None:
-        super().__init__(options)
         beside = [name for name in BESIDE if name in options["has"]] if "has" in options else None
         self.columns = IdColumns(options, beside)
         self._arrow, self._parquet = arrow.Reader(options, self.columns), parquet.Reader(options, self.columns)
-        self._found: list[str] | None = None
 
     def _reader(self, url: str) -> arrow.Reader | parquet.Reader:
         return self._parquet if url.endswith(".parquet") else self._arrow
 
-    def matching(self, path: str, leave_out: LeaveOut | None) -> list[FoundFile]:
-        """See TokenFormat.matching; a folder that datasets.save_to_disk wrote means its data files."""
-        return (find_files if path.endswith(".parquet") else self._arrow.files)(path, leave_out)
-
-    def has(self, url: str, sides: Collection[str]) -> list[str]:
-        """See TokenFormat.has; reads the names of the first file's columns. Rows say where documents are."""
-        if self._found is None:
-            names = self._reader(url).schema(url).names
-            beside = [name for name in BESIDE if name in names]
-            self._found = [INDEX, *[MASK] * any(name != ATTENTION for name in beside), *beside]
-        return self._found
+    def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
+        """See SourceReader.files; reads the names of the first file's columns. Rows say where documents are."""
+        found = (find_files if path.endswith(".parquet") else self._arrow.files)(path, leave_out)
+        names = self._reader(found[0].url).schema(found[0].url).names
+        beside = [name for name in BESIDE if name in names]
+        has = [INDEX, *[MASK] * any(name != ATTENTION for name in beside), *beside]
+        return [replace(file, options={"has": has}) for file in found]
 
     def notes(self, url: str) -> list[str]:
-        """See TokenFormat.notes."""
+        """See SourceReader.notes."""
         others = [name for name in self._reader(url).schema(url).names if name not in (IDS, *BESIDE)]
         return [f"{url}: its other columns are not read: {shown_names(others)}"] if others else []
 
     def partitions(self, url: str) -> list[PartitionRange]:
-        """See TokenFormat.partitions; `start` and `end` count row groups or record batches."""
+        """See SourceReader.partitions; `start` and `end` count row groups or record batches."""
         return self._reader(url).partitions(url)
 
     def batches(self, url: str, part: FileRange) -> Iterator[RowBatch]:
@@ -233,12 +229,8 @@ class TokenRows(TokenFormat):
         return self._reader(url).batches(url, part)
 
     def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
-        """See TokenFormat.locate."""
+        """See SourceReader.locate."""
         return self._reader(url).locate(url, rows)
-
-    def place(self, url: str, row: int) -> str:
-        """See TokenFormat.place."""
-        return f"{url}, row {row}"
 
 
 class Dataset:

@@ -8,7 +8,7 @@ once a token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -118,15 +118,6 @@ class TokenFormat(SourceReader):
     def id_type(self, default: str) -> AnyDtype:
         """Return the type of ids of a file that does not state it: `dtype` of the source, or a format's default."""
         return np.dtype(self.options.get("dtype") or default).newbyteorder("<")
-
-    def has(self, url: str, sides: Collection[str]) -> list[str]:
-        """Return what a file has beside its ids, INDEX or MASK. Without an INDEX, its documents are inferred.
-
-        Args:
-            url: of the file.
-            sides: roles of the files beside it that exist.
-        """
-        return sorted(sides)
 
     def layout(self, url: str) -> Layout:
         """Return what a file holds, once file and index were compared."""
@@ -346,8 +337,7 @@ def _with_own(file: FoundFile, known: Mapping[str, FoundFile], form: TokenFormat
             if role in form.required:
                 raise InputError(f"{file.url}: {url}, which belongs to it, is missing; copy both files") from error
     fingerprint = None if file.fingerprint is None else joined_fingerprint([one or "" for one in prints])
-    options = {"has": form.has(file.url, sides)}
-    return replace(file, fingerprint=fingerprint, sides=tuple(sides.values()), options=options)
+    return replace(file, fingerprint=fingerprint, sides=tuple(sides.values()), options={"has": sorted(sides)})
 
 
 def _fingerprint(url: str) -> str | None:
