@@ -49,7 +49,6 @@ def identity(conversation: dict[str, Any]) -> list[int]:
     [
         ("messages", [_HI, _HELLO]),
         ("messages", json.dumps([_HI, _HELLO])),
-        ("messages", json.dumps({"messages": [_HI, _HELLO]})),
         ("messages", {"messages": json.dumps([_HI, _HELLO]), "tools": []}),
         ("messages", [{**_HI, "tool_calls": None, "name": None}, {**_HELLO, "weight": 1, "tool_calls": []}]),
         (
@@ -58,12 +57,9 @@ def identity(conversation: dict[str, Any]) -> list[int]:
         ),
         ("sharegpt", [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello!"}]),
         ("sharegpt", {"conversations": [{"from": "user", "value": "Hi"}, {"from": "bot", "value": "Hello!"}]}),
-        ("sharegpt", [{"from": "human", "value": "Hi", "weight": 1.0}, {"from": "chatgpt", "value": "Hello!"}]),
         ("alpaca", {"instruction": "Hi", "input": "", "output": "Hello!", "system": None, "history": None}),
-        ("alpaca", {"instruction": "Hi", "output": "Hello!", "system": "", "history": "[]"}),
         ("prompt_completion", {"prompt": "Hi", "completion": "Hello!"}),
         ("prompt_completion", {"prompt": [_HI], "completion": [_HELLO]}),
-        ("prompt_completion", json.dumps({"prompt": "Hi", "completion": "Hello!"})),
     ],
 )
 def test_every_layout_becomes_the_same_normalized_form(layout: str, value: Any) -> None:
@@ -122,9 +118,7 @@ def test_marks_of_other_trainers_keep_a_message_out_or_say_nothing(key: str, lay
     assert "contradict each other; keep one" in problem([{**turn, key: 1, **other}], layout) or key == "train"
 
 
-@pytest.mark.parametrize(
-    "key", ["train_details", "trainable", "loss_scale", "mask", "weights", "train_on_input", "Loss"]
-)
+@pytest.mark.parametrize("key", ["trainable", "weights", "Loss"])
 def test_a_key_that_may_say_what_is_learned_is_an_error_that_names_it(key: str) -> None:
     detail = [{"begin_offset": 0, "end_offset": 8, "train": False}]
     assert f"messages[1].{key} is not known, and may say what is learned" in problem([_HI, {**_HELLO, key: detail}])
@@ -256,7 +250,6 @@ def test_reasoning_has_one_name(key: str) -> None:
             "messages[0].content[1] is a text after a part that a template writes later",
         ),
         ([{"role": "assistant", "tool_calls": [{"arguments": {}}]}], "messages", "a tool call is not an object with"),
-        ([{"role": "assistant", "tool_calls": "add(1)"}], "messages", "a tool call is text that is not JSON"),
         (
             [{"role": "assistant", "tool_calls": [{"name": "add", "arguments": [1]}]}],
             "messages",
@@ -267,11 +260,9 @@ def test_reasoning_has_one_name(key: str) -> None:
             "messages",
             "its tools or arguments are not JSON values",
         ),
-        ([{**_HI, "name": 7}], "messages", "messages[0].name is a number, not text"),
         ({"instruction": "Hi"}, "alpaca", "it has no 'output', which alpaca needs"),
         ({"instruction": "Hi", "output": "x", "history": [["Hi"]]}, "alpaca", "history[0] is not a pair of texts"),
         ([_HI], "alpaca", "it is a list, not an object with the keys of alpaca; set messages: ."),
-        ({"prompt": "Hi"}, "prompt_completion", "it has no 'completion', which prompt_completion needs"),
         ({"prompt": "Hi", "chosen": "a", "rejected": "b"}, "prompt_completion", "it is a preference pair"),
     ],
 )
@@ -279,16 +270,9 @@ def test_whatever_the_form_cannot_hold_is_refused_with_its_place(value: Any, lay
     assert expected in problem(value, layout)
 
 
-@pytest.mark.parametrize(
-    ("tools", "expected"),
-    [
-        ("search the web", "tools is text that is not JSON"),
-        ({"name": "add"}, "tools are an object, not a list"),
-        ([{"type": "code_interpreter"}], "tools[0] does not describe a function with a name"),
-    ],
-)
-def test_tools_that_describe_no_functions_are_refused(tools: Any, expected: str) -> None:
-    assert expected in problem([_HI], "messages", tools)
+def test_tools_that_describe_no_functions_are_refused() -> None:
+    assert "tools are an object, not a list" in problem([_HI], tools={"name": "add"})
+    assert "tools[0] does not describe a function with a name" in problem([_HI], tools=[{"type": "interpreter"}])
 
 
 def test_nesting_that_is_too_deep_is_refused() -> None:

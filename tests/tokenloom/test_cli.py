@@ -179,7 +179,6 @@ def test_failed_checks_end_with_code_3_and_leave_nothing_visible(project: Path) 
             2,
             "error: unrecognized arguments: --worker 2. Did you mean --workers?\n",
         ),
-        (("build", "spec.yaml", "more"), 2, "build: error: unrecognized arguments: more\n"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else None,
 )
@@ -451,10 +450,8 @@ printf '%s\\n' "${COMPREPLY[@]}"
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
-        (["inspe"], "inspect"),
         (["build", "--work"], "--workers"),
         (["export", "store/news", "mega"], "megatron"),
-        (["--print-completion", "fi"], "fish"),
     ],
 )
 def test_bash_completes_commands_options_and_choices(words: list[str], completed: str, tmp_path: Path) -> None:

@@ -192,9 +192,7 @@ def _content_with(changes: dict[str, Any]) -> dict[str, Any]:
     ("changes", "message"),
     [
         ({"model__dropout": 0.1}, "its model has dropout: 0.1"),
-        ({"model__unheard_of": 1}, "its model has unheard_of: 1"),
         ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "Lowercase"}]}}, "its normalizer is Lowercase"),
-        ({"pre_tokenizer": None}, "its pre-tokenizer does not end with ByteLevel"),
         ({"pre_tokenizer__add_prefix_space": True}, "its pre-tokenizer ByteLevel has add_prefix_space: True"),
         ({"added_tokens__0__content": ""}, "it has an empty added token"),
         ({"added_tokens__0__content": "<K>", "normalizer": {"type": "NFC"}}, "may appear when a text is normalized"),

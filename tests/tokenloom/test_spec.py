@@ -74,18 +74,10 @@ def test_sources_without_a_name_are_named_by_kind_and_position() -> None:
 # Paths
 
 
-def test_relative_paths_are_resolved_and_absolute_paths_and_urls_are_kept(tmp_path: Path) -> None:
-    sources = [SOURCE, {"kind": "text", "path": "/absolute/a.txt"}, {"kind": "jsonl", "path": "s3://bucket/a.jsonl"}]
-    tokenizer = {"kind": "tiktoken", "ranks": "a.tiktoken", "pattern": "gpt2"}
-    resolved = spec(sources=sources, tokenizer=tokenizer).resolve(tmp_path)
-    assert dict(resolved.paths()) == {
-        "store": str(tmp_path / "store"),
-        "sources.0.path": str(tmp_path / "data/*.parquet"),
-        "sources.1.path": "/absolute/a.txt",
-        "sources.2.path": "s3://bucket/a.jsonl",
-        "tokenizer.ranks": str(tmp_path / "a.tiktoken"),
-    }
-    assert resolved.resolve(Path("/elsewhere")) == resolved
+def test_absolute_paths_and_urls_are_kept(tmp_path: Path) -> None:
+    sources = [{"kind": "text", "path": "/absolute/a.txt"}, {"kind": "jsonl", "path": "s3://bucket/a.jsonl"}]
+    paths = dict(spec(sources=sources, store="/store").resolve(tmp_path).paths())
+    assert [*paths.values()] == ["/store", "/absolute/a.txt", "s3://bucket/a.jsonl"]
 
 
 # Refusals
@@ -95,13 +87,11 @@ def test_relative_paths_are_resolved_and_absolute_paths_and_urls_are_kept(tmp_pa
     ("fields", "message"),
     [
         ({"dataset": "a123456789abcdef"}, "16 hexadecimal digits name a version"),
-        ({"dataset": "news\n"}, "String should match pattern"),
         (
             {"sources": [SOURCE | {"kind": "xlsx"}]},
             "'parquet', 'jsonl', 'csv', 'text', 'arrow', 'arrayrecord', 'huggingface'",
         ),
         ({"sources": [SOURCE | {"filter": "f(label) == 1"}]}, "is not a column; write comparisons"),
-        ({"sources": [{"kind": "text", "path": "a", "separator": ""}]}, "at least 1 character"),
         ({"sources": [{"kind": "arrayrecord", "path": "a", "id": "id"}]}, "give text, the key with their text"),
         ({"sources": [{"kind": "huggingface", "name": "json"}]}, "give data_files"),
         ({"documents": {"min_chars": 5, "max_chars": 4}}, "max_chars (4) is less than min_chars (5)"),
@@ -113,7 +103,6 @@ def test_relative_paths_are_resolved_and_absolute_paths_and_urls_are_kept(tmp_pa
         ({"splits": {"valid": 0.5, "test": 0.5}}, "a split named train is required"),
         ({"splits": {"train": 0.5, "../test": 0.5}}, "String should match pattern"),
         ({"splits": {"train": float("nan")}}, "less than or equal to 1"),
-        ({"documents": {"max_bytes": 2**31}}, "less than or equal to 2147483647"),
         ({"store": "st\0ore"}, "a path can't contain a NUL character; remove it"),
     ],
 )
@@ -133,10 +122,8 @@ def test_decimal_shares_add_up_exactly() -> None:
     ("name", "values"),
     {
         "min_documents": (0, -1, 1.5, "1"),
-        "min_tokens": (0, True),
         "max_duplicate_share": (-0.1, 1.1, float("nan")),
         "max_token_drift": (-0.1, float("inf"), float("nan")),
-        "max_length_drift": (-0.1, 1.01),
         "max_drift": (0.1,),
     }.items(),
 )

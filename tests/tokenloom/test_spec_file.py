@@ -56,7 +56,6 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
             "documents:\n  min_char: 5\n",
             "spec.yaml:8: documents.min_char: unknown key (value 5). Did you mean min_chars? Allowed: min_chars, max",
         ),
-        ("seed: yes\n", "spec.yaml:7: seed: Input should be a valid integer; got True"),
         ("seed: -1\n", "spec.yaml:7: seed: Input should be greater than or equal to 0; got -1"),
         (
             "tokenizer: gpt4\n",
@@ -64,7 +63,6 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
         ),
         ("tokenizer: meta-llama/Llama-3\n", "kind: huggingface, name: org/model"),
         ("tokenizer: llama3\n", "read from a file: write {kind: tiktoken, name: llama3, ranks: tokenizer.model}; got"),
-        ("splits:\n  train: 1.0\n  test: 0\n", "spec.yaml:9: splits.test: Input should be greater than 0; got 0"),
         (
             "tokenizer:\n  name: gpt2\n  kind: tiktokn\n",
             "spec.yaml:9: tokenizer.kind: unknown kind 'tiktokn'. Did you mean tiktoken? Allowed: byte, tiktoken,",
@@ -83,14 +81,8 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
         ),
         ("tokenizer: {kind: tiktoken}\n", "spec.yaml:7: tokenizer: give the name of a tiktoken encoding (gpt2)"),
         ("    text: x\n", "spec.yaml:7: sources.1.text: unknown key (value 'x'). Allowed: path, name, leave_out, kind"),
-        ("5: 6\n", "spec.yaml:7: 5: Keys should be strings; got 5"),
         ("documents:\n  min_chars: 1\n  on: x\n", "spec.yaml:9: documents.True: Keys should be strings; got True"),
         ("shard_tokens: 1e6\n", "spec.yaml:7: shard_tokens: Input should be a valid integer; got '1e6'"),
-        ("seed: 9007199254740992\n", "spec.yaml:7: seed: Input should be less than or equal to 9007199254740991; got"),
-        (
-            "documents: {exclude: ''}\n",
-            "spec.yaml:7: documents.exclude: String should have at least 1 character",
-        ),
         (
             "splits: 5\n",
             "spec.yaml:7: splits: must be a mapping of names to shares, such as {train: 0.9, test: 0.1}, or a "
@@ -113,7 +105,6 @@ def test_all_errors_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
     ("text", "message"),
     [
         (BASE + "seed: 1\nseed: 2\n", "spec.yaml:8: seed is given twice; remove one"),
-        (BASE + "    path: b.txt\n", "spec.yaml:7: sources.1.path is given twice"),
         (BASE + "seed: [1\n", "not valid YAML: expected ',' or ']', but got '<stream end>'; quote values that contain"),
         (BASE + "\tseed: 1\n", "spec.yaml:7: not valid YAML: found character '\\t' that cannot start any token"),
         (BASE + "seed: !!python/object/apply:os.system [ls]\n", "spec.yaml:7: not valid YAML: could not determine"),
@@ -184,14 +175,12 @@ def test_an_override_sets_a_key_of_a_tokenizer_in_its_short_form(overrides: tupl
     ("override", "message"),
     [
         ("seed", "--set seed: write --set key=value"),
-        ("=3", "--set =3: write --set key=value"),
         ("seed=[", "--set seed=[: seed: Input should be a valid integer"),
         ("documents.nope=1", "--set documents.nope=1: documents.nope: unknown key (value 1). Allowed: min_chars"),
         ("sources.2.path=x", "--set sources.2.path=x: the spec has no sources.2"),
         ("dataset.x.y=1", "--set dataset.x.y=1: the spec has no dataset.x"),
         ("tokenizer=", "--set tokenizer=: tokenizer: Input should be a valid dictionary"),
         ("dataset=", "--set dataset=: dataset: Input should be a valid string; got no value"),
-        ("sources=[]", "--set sources=[]: sources: List should have at least 1 item"),
     ],
 )
 def test_a_bad_override_is_reported_as_written(override: str, message: str, tmp_path: Path) -> None:

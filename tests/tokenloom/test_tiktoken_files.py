@@ -189,12 +189,7 @@ _BAD_TEKKEN = {
         tekken(special_tokens=[{"rank": 99, "token_str": "<s>", "is_control": True}]),
         r"different ranks in \[0, 30\)",
     ),
-    "two special tokens of one name": (
-        tekken(2, special_tokens=[{"rank": i, "token_str": "</s>", "is_control": True} for i in range(2)]),
-        "not different names",
-    ),
     "no config": ({"vocab": []}, "its entries are not those"),
-    "an entry without bytes": (tekken(vocab=[{"rank": i} for i in range(_NUM_ORDINARY)]), "its entries are not those"),
     "a token that is not base64": (_with_token("YQ"), "Incorrect padding"),
 }
 
@@ -213,7 +208,6 @@ _OTHER_FILES: dict[str, Callable[[], bytes]] = {
     "a tokenizer.json": lambda: train_bpe().encode(),
     "a SentencePiece model": lambda: train("bpe"),
     "a .tiktoken file": lambda: b"IQ== 0\nIg== 1\n",
-    "an empty file": lambda: b"",
     "deep lists": lambda: b"[" * 10_000,
     "all bytes": lambda: bytes(range(256)) * 20,
 }

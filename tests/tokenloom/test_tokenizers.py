@@ -70,15 +70,6 @@ class TestTiktokenTokenizerOfFiles(TokenizerConformance):
         return small_encoding().encode_ordinary(text)
 
 
-class TestTiktokenTokenizerWithBos(TestTiktokenTokenizerOfFiles):
-    bos_ids = (301,)
-    other_boundary_tokens = ({"bos": None}, {"eot": "<s>"}, {"bos": EOT})
-
-    @pytest.fixture
-    def definition(self, tmp_path: Path) -> dict[str, Any]:
-        return definition_of(write_ranks(tmp_path / "a.tiktoken"), bos="<s>")
-
-
 # Bytes
 
 
