@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
-from typing import IO, NamedTuple, NotRequired, TypedDict
+from typing import NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from tokenloom.errors import FormatError, StoreError, message_of
 from tokenloom.storage.formats.arrays import AnyArray, UInt64s
 from tokenloom.storage.formats.keys import content_digits
-from tokenloom.storage.formats.manifest import FileEntry, InputEntry
-from tokenloom.storage.stores.local_files import file_sha256
+from tokenloom.storage.formats.manifest import InputEntry
 from tokenloom.storage.stores.store import BLOCK_BYTES, Store, StoreFile
 from tokenloom.wording import counted
 
@@ -46,69 +45,6 @@ def table_schema(has_classes: bool, has_ids: bool) -> pa.Schema:
 
 
 _SCHEMAS = [table_schema(has_classes, has_ids) for has_classes in (False, True) for has_ids in (False, True)]
-
-
-class DocumentTableWriter:
-    """Writes a document table into an open file.
-
-    Args:
-        file: a new file open for writing and reading (`Store.writing`).
-        has_ids: write the column `id`.
-        has_classes: write the column `classes`.
-    """
-
-    def __init__(self, file: IO[bytes], has_ids: bool = False, has_classes: bool = False) -> None:
-        self._file = file
-        self._schema = table_schema(has_classes, has_ids)
-        self._writer = pa.ipc.new_file(file, self._schema)
-        self._pending: list[pa.RecordBatch] = []
-        self._pending_rows = 0
-        self._next_start = 0
-
-    def append(
-        self,
-        num_tokens: NDArray[np.uint32],
-        inputs: NDArray[np.uint32],
-        rows: NDArray[np.uint64],
-        content: NDArray[np.uint64],
-        keys: NDArray[np.uint64],
-        ids: pa.Array | None = None,
-        classes: NDArray[np.uint64] | None = None,
-    ) -> None:
-        """Add n documents; all arrays are (n,), `content` is (n, 2): high and low half; `ids` are strings.
-
-        `classes` are hashes, see MaskWriter.append.
-        """
-        ends = self._next_start + np.cumsum(num_tokens, dtype=np.uint64)
-        columns = [ends - num_tokens, num_tokens, inputs, rows]
-        digests = pa.py_buffer(np.ascontiguousarray(content).astype(">u8").tobytes())
-        arrays = [pa.array(column) for column in columns]
-        arrays.append(pa.Array.from_buffers(pa.binary(16), len(keys), [None, digests]))
-        arrays.append(pa.array(keys))
-        if classes is not None:
-            arrays.append(pa.array(classes))
-        if ids is not None:
-            arrays.append(ids.cast(pa.string()))
-        self._next_start = int(ends[-1]) if len(ends) else self._next_start
-        self._pending.append(pa.record_batch(arrays, schema=self._schema))
-        self._pending_rows += len(keys)
-        if self._pending_rows >= BATCH_ROWS:
-            self._write(self._pending_rows - self._pending_rows % BATCH_ROWS)
-
-    def _write(self, num_rows: int) -> None:
-        table = pa.Table.from_batches(self._pending, self._schema).combine_chunks()
-        self._writer.write_table(table.slice(0, num_rows), max_chunksize=BATCH_ROWS)
-        self._pending = table.slice(num_rows).to_batches()
-        self._pending_rows = table.num_rows - num_rows
-
-    def finish(self) -> FileEntry:
-        """Complete the file, after the last document; return its entry."""
-        if self._pending_rows:
-            self._write(self._pending_rows)
-        self._writer.close()
-        self._file.flush()
-        sha256 = file_sha256(self._file)
-        return FileEntry(bytes=self._file.tell(), sha256=sha256)
 
 
 def _values(batch: pa.RecordBatch, name: str) -> AnyArray:

@@ -1,6 +1,7 @@
-"""The writers of the shard file `.tok`, which shard.py reads, and of the file `.mask` beside it.
+"""The writers of the shard file `.tok`, which shard.py reads, and of the `.mask` and `.docs` files beside it.
 
-A mask is the class of each token, one byte each, and nothing else: classes.py says what they mean.
+A mask is the class of each token, one byte each, and nothing else: classes.py says what they mean. document_table.py
+reads the document table.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from itertools import pairwise
 from typing import IO
 
 import numpy as np
+import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
 from tokenloom.storage.formats.arrays import AnyArray, UInt64s, token_dtype
 from tokenloom.storage.formats.blocks import BlockHasher, ShardBlocks
+from tokenloom.storage.formats.document_table import BATCH_ROWS, table_schema
+from tokenloom.storage.formats.manifest import FileEntry
 from tokenloom.storage.formats.records import JsonObject
 from tokenloom.storage.formats.shard import ShardHeader, header_length, pack_header
 from tokenloom.storage.stores import local_files
@@ -125,3 +129,66 @@ class MaskWriter:
     def counts(self) -> dict[str, int]:
         """Return how many tokens have each class, by its number; classes that no token has are left out."""
         return {str(number): int(self._counts[number]) for number in np.flatnonzero(self._counts).tolist()}
+
+
+class DocumentTableWriter:
+    """Writes a document table into an open file.
+
+    Args:
+        file: a new file open for writing and reading (`Store.writing`).
+        has_ids: write the column `id`.
+        has_classes: write the column `classes`.
+    """
+
+    def __init__(self, file: IO[bytes], has_ids: bool = False, has_classes: bool = False) -> None:
+        self._file = file
+        self._schema = table_schema(has_classes, has_ids)
+        self._writer = pa.ipc.new_file(file, self._schema)
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_rows = 0
+        self._next_start = 0
+
+    def append(
+        self,
+        num_tokens: NDArray[np.uint32],
+        inputs: NDArray[np.uint32],
+        rows: NDArray[np.uint64],
+        content: NDArray[np.uint64],
+        keys: NDArray[np.uint64],
+        ids: pa.Array | None = None,
+        classes: NDArray[np.uint64] | None = None,
+    ) -> None:
+        """Add n documents; all arrays are (n,), `content` is (n, 2): high and low half; `ids` are strings.
+
+        `classes` are hashes, see MaskWriter.append.
+        """
+        ends = self._next_start + np.cumsum(num_tokens, dtype=np.uint64)
+        columns = [ends - num_tokens, num_tokens, inputs, rows]
+        digests = pa.py_buffer(np.ascontiguousarray(content).astype(">u8").tobytes())
+        arrays = [pa.array(column) for column in columns]
+        arrays.append(pa.Array.from_buffers(pa.binary(16), len(keys), [None, digests]))
+        arrays.append(pa.array(keys))
+        if classes is not None:
+            arrays.append(pa.array(classes))
+        if ids is not None:
+            arrays.append(ids.cast(pa.string()))
+        self._next_start = int(ends[-1]) if len(ends) else self._next_start
+        self._pending.append(pa.record_batch(arrays, schema=self._schema))
+        self._pending_rows += len(keys)
+        if self._pending_rows >= BATCH_ROWS:
+            self._write(self._pending_rows - self._pending_rows % BATCH_ROWS)
+
+    def _write(self, num_rows: int) -> None:
+        table = pa.Table.from_batches(self._pending, self._schema).combine_chunks()
+        self._writer.write_table(table.slice(0, num_rows), max_chunksize=BATCH_ROWS)
+        self._pending = table.slice(num_rows).to_batches()
+        self._pending_rows = table.num_rows - num_rows
+
+    def finish(self) -> FileEntry:
+        """Complete the file, after the last document; return its entry."""
+        if self._pending_rows:
+            self._write(self._pending_rows)
+        self._writer.close()
+        self._file.flush()
+        sha256 = local_files.file_sha256(self._file)
+        return FileEntry(bytes=self._file.tell(), sha256=sha256)

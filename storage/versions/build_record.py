@@ -1,12 +1,14 @@
-"""The file build.json of a version, which says how it was built."""
+"""How a version was built: the file build.json, and the part of the spec that decides its bytes, in its manifest."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, NamedTuple
 
 from tokenloom.errors import FormatError
-from tokenloom.storage.formats.manifest import BUILD
-from tokenloom.storage.formats.records import JsonObject, decode_record, parse_json
+from tokenloom.storage.formats.keys import SEED_SPACE
+from tokenloom.storage.formats.manifest import BUILD, MANIFEST, Manifest
+from tokenloom.storage.formats.records import JsonObject, Rule, decode_record, parse_json
 from tokenloom.storage.formats.statistics import DocumentStatistics, EncodedCounts
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
@@ -71,3 +73,41 @@ def find_build_record(store: Store, version: str) -> BuildRecord | None:
         return decode_build(store.read_all([path])[0] or b"", path)
     except FormatError:  # no checksum covers it, and nothing depends on it
         return None
+
+
+class SplitShare(NamedTuple):
+    """A split, and its share of the documents."""
+
+    name: str
+    share: Annotated[float, Rule(lambda share: 0 <= share <= 1, "in [0, 1]")]
+
+
+_Seed = Annotated[int, Rule(lambda seed: 0 <= seed < SEED_SPACE, "in [0, 2**56)")]
+_Splits = Annotated[tuple[SplitShare, ...], Rule(lambda splits: "train" in dict(splits), "shares with that of train")]
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentOptions:
+    """Which documents are left out; `exclude` is the SHA-256 of a list of contents."""
+
+    min_chars: int
+    deduplicate: bool
+    max_chars: int | None = None
+    exclude: str | None = None
+    transform: object = None
+    without_target: str = "drop"
+
+
+@dataclass(frozen=True, slots=True)
+class VersionSpec:
+    """What lookups, comparisons and moves of tags read of a spec; `limit` is that of a try-out."""
+
+    seed: _Seed
+    splits: _Splits
+    documents: DocumentOptions
+    limit: int | None = None
+
+
+def version_spec(store: Store, manifest: Manifest) -> VersionSpec:
+    """Return the spec in a version's manifest; raises FormatError for values that no build writes."""
+    return decode_record(VersionSpec, manifest.spec, store.place(version_path(manifest.version, MANIFEST)), "spec")

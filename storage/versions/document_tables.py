@@ -17,7 +17,8 @@ from tokenloom.storage.formats.document_table import DocumentColumns, DocumentTa
 from tokenloom.storage.formats.keys import order_keys, order_keys_with_duplicates, split_indices
 from tokenloom.storage.formats.manifest import InputEntry, Manifest, ShardEntry
 from tokenloom.storage.stores.store import BLOCK_BYTES, Store
-from tokenloom.storage.versions.published import read_inputs, version_spec
+from tokenloom.storage.versions.build_record import version_spec
+from tokenloom.storage.versions.published import read_inputs
 from tokenloom.storage.versions.stored_shard import StoredShard
 
 

@@ -17,7 +17,7 @@ from tokenloom.errors import FormatError, SpecError, StoreError
 from tokenloom.storage.formats.manifest import NAME_PATTERN, Manifest, VersionName
 from tokenloom.storage.formats.records import decode_record, parse_json, sign
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.published import check_lengths, refuse_deleted, version_spec
+from tokenloom.storage.versions.published import check_lengths, refuse_deleted
 
 LATEST, TRYOUT = "latest", "tryout"  # the tags that builds and try-outs move
 BUILD_REASON = "build"  # any other reason means that a person moved the tag
@@ -196,7 +196,7 @@ def move_by_hand(
 
     Raises:
         SpecError: the tag or the reason is not valid, or `latest` would name a try-out.
-        FormatError: a file of the version is missing or cut short, or its spec is not one of a build.
+        FormatError: a file of the version is missing or cut short.
         StoreError: the tag has moved since `seen` was read; if gc deleted the version meanwhile, VersionDeleted.
     """
     check_tag(tag)
@@ -204,7 +204,7 @@ def move_by_hand(
         raise SpecError(f"the reason {reason!r} is not one line of text")
     if reason == BUILD_REASON:
         raise SpecError(f"the reason {reason!r} marks the moves of builds; write why you move the tag")
-    limit = version_spec(store, manifest).limit
+    limit = manifest.spec.get("limit")
     if tag == LATEST and limit is not None and not allow_tryout:
         raise SpecError(
             f"{store.root}@{manifest.version} is a try-out of {limit} documents of each source, and {LATEST} is what "

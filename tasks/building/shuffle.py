@@ -15,11 +15,10 @@ import numpy as np
 
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.blocks import encode_blocks
-from tokenloom.storage.formats.document_table import DocumentTableWriter
 from tokenloom.storage.formats.keys import equal_part
 from tokenloom.storage.formats.manifest import BLOCKS, DOCS, MASK, SHARD, FileEntry, ShardEntry
 from tokenloom.storage.formats.records import sha256_of_bytes
-from tokenloom.storage.formats.shard_writer import MaskWriter, ShardWriter
+from tokenloom.storage.formats.shard_writer import DocumentTableWriter, MaskWriter, ShardWriter
 from tokenloom.storage.formats.statistics import DocumentCounter
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.verification import is_as_listed

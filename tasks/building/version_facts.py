@@ -17,14 +17,14 @@ from tokenloom.storage.formats.classes import BEGINS, ENDS_TURN, ROLE_BITS, ROLE
 from tokenloom.storage.formats.manifest import QUARANTINE, Manifest, TokenizerEntry
 from tokenloom.storage.formats.statistics import ChatCounts, added
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.build_record import BuildRecord, GateResult, find_build_record
-from tokenloom.storage.versions.published import (
+from tokenloom.storage.versions.build_record import (
+    BuildRecord,
     DocumentOptions,
-    load_manifest,
-    missing_file,
-    version_path,
+    GateResult,
+    find_build_record,
     version_spec,
 )
+from tokenloom.storage.versions.published import load_manifest, missing_file, version_path
 from tokenloom.tasks.quarantine import quarantine_reasons
 from tokenloom.tokenizers import version_decoder
 from tokenloom.wording import NO_TURN_HINT, counted, tokenizer_name

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from tests.builders.datasets import open_documents
 from tokenloom.errors import FormatError
-from tokenloom.storage.formats.document_table import BATCH_ROWS, SCHEMA, DocumentTable, DocumentTableWriter
+from tokenloom.storage.formats.document_table import BATCH_ROWS, SCHEMA, DocumentTable
 from tokenloom.storage.formats.keys import order_keys
+from tokenloom.storage.formats.shard_writer import DocumentTableWriter
 from tokenloom.storage.stores.local import LocalStore
 
 GOLDEN = Path(__file__).parent / "golden" / "format-1.docs"

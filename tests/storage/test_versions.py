@@ -20,13 +20,12 @@ from tokenloom.storage.formats.manifest import read_manifest
 from tokenloom.storage.formats.records import sign
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tags
+from tokenloom.storage.versions.build_record import VersionSpec, version_spec
 from tokenloom.storage.versions.published import (
-    VersionSpec,
     is_published,
     published_versions,
     read_inputs,
     version_path,
-    version_spec,
 )
 from tokenloom.storage.versions.references import Reference, dataset_store, parse_reference, resolve
 

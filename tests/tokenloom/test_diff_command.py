@@ -21,7 +21,7 @@ from tests.servers.s3_server import BUCKET, upload
 from tests.tokenloom.test_huggingface_tokenizer import train_bpe
 from tokenloom.cli.main import main
 from tokenloom.spec.syntax import FILTER_RULES
-from tokenloom.storage.formats.document_table import DocumentTableWriter
+from tokenloom.storage.formats.shard_writer import DocumentTableWriter
 from tokenloom.storage.versions.published import version_path
 
 
