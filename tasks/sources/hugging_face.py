@@ -297,28 +297,19 @@ def _kind(config: Any, urls: list[str]) -> str | None:
 
 
 def _library(name: str) -> Any:
-    """Return the package datasets; raises InputError if it is not installed."""
+    """Return the package datasets, without progress bars and without reports of downloads over the network.
+
+    Raises InputError if it is not installed.
+    """
     try:
         import datasets
     except ModuleNotFoundError as error:
         raise InputError(
             f"{name}: Hugging Face datasets need a package that is not installed: pip install 'tokenloom[build]'"
         ) from error
+    datasets.disable_progress_bars()
+    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
     return datasets
-
-
-@contextmanager
-def _quiet(library: Any) -> Iterator[None]:
-    """Stop the package, in the block, from showing progress bars and from reporting downloads over the network."""
-    has_bars, counts = not library.are_progress_bars_disabled(), library.config.HF_UPDATE_DOWNLOAD_COUNTS
-    library.disable_progress_bars()
-    library.config.HF_UPDATE_DOWNLOAD_COUNTS = False
-    try:
-        yield
-    finally:
-        library.config.HF_UPDATE_DOWNLOAD_COUNTS = counts
-        if has_bars:
-            library.enable_progress_bars()
 
 
 def current_commit(name: str, revision: str | None) -> str:
@@ -341,7 +332,7 @@ def load(name: str, config: str | None, split: str, data_files: str | None, comm
         _check_folder(name)
     library = _library(name)
     try:
-        with tempfile.TemporaryDirectory() as folder, _quiet(library):  # a cache that stays empty here
+        with tempfile.TemporaryDirectory() as folder:  # a cache that stays empty here
             builder = library.load_dataset_builder(
                 name, config, data_files=data_files, revision=commit, cache_dir=folder
             )

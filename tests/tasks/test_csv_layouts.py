@@ -16,8 +16,6 @@ from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.build_spec import BuildSpec
 
 NEWS = '3,Wall St. Bears,"Short-sellers, again"\n4,Oil prices,Soaring\n3,Two,Lines\n'
-
-
 WORDS = "pos,great\nneg,terrible\npos,superb\n"
 
 
@@ -77,16 +75,13 @@ def test_an_empty_file_without_a_header_has_no_rows(tmp_path: Path) -> None:
     ("source", "parts"),
     [
         ({"header": False}, "text: the field 'text' has no name; without a header, columns: .* positions, from 0 on"),
-        ({"header": False, "text": 1, "id": "x"}, "id: the field 'x' has no name; without a header"),
         ({"header": False, "text": -1}, "positions start at 0, for the first field, and can't be negative"),
         ({"header": False, "text": 1, "filter": "n > 1"}, "filter: the field 'n' has no name; without a header"),
         ({"header": False, "columns": ["a", "b"]}, "text: the field 'text' is not in columns, which are: a, b"),
         ({"header": False, "columns": ["text", "b"], "id": "c"}, "id: the field 'c' is not in columns"),
         ({"header": False, "columns": ["text", "text"]}, "two fields are named 'text'"),
-        ({"header": False, "messages": "."}, "messages: the field '.' has no name"),
         ({"header": False, "messages": 0, "tools": "tools"}, "tools: the field 'tools' has no name"),
         ({"columns": ["text", "b"]}, "set header: false"),
-        ({"header": "no"}, "header"),
     ],
 )
 def test_a_spec_that_can_not_mean_a_column_is_refused(source: dict[str, Any], parts: str, tmp_path: Path) -> None:

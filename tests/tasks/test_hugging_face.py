@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import socket
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -285,20 +284,6 @@ def test_a_hub_url_without_a_network_is_named_with_the_next_step(
     spec = make_spec(tmp_path, [{"kind": "jsonl", "path": f"hf://datasets/org/name/{name}"}])
     with pytest.raises(InputError, match=r"^hf://datasets/org/name/.*HTTPS_PROXY and HF_HUB_OFFLINE.*hf download"):
         build(spec)
-
-
-@pytest.mark.parametrize("shows_bars", [False, True])
-def test_the_settings_of_the_package_stay_as_they_were(
-    shows_bars: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import datasets
-
-    monkeypatch.setattr(sys.modules["datasets.utils.tqdm"], "_hf_datasets_progress_bars_disabled", not shows_bars)
-    monkeypatch.setattr(datasets.config, "HF_UPDATE_DOWNLOAD_COUNTS", True)
-    write_parquet(tmp_path / "a.parquet", ["one"])
-    assert len(reader_of(tmp_path).files("")) == 1
-    assert datasets.are_progress_bars_disabled() is not shows_bars
-    assert datasets.config.HF_UPDATE_DOWNLOAD_COUNTS is True
 
 
 def test_files_of_the_hub_are_pinned_to_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

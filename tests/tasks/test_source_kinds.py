@@ -230,22 +230,6 @@ class _HuggingFace(SourceConformance):
         return [file.url for file in super().reader(path).files("")]
 
 
-class TestHuggingFaceJson(_HuggingFace):
-    is_cut = holds_empty_file = True
-    reports_truncation = False
-    test_a_missing_text_column_is_reported = TestJsonLines.test_a_missing_text_column_is_reported
-
-    def write(self, folder: Path, rows: Sequence[Row]) -> Path:
-        pytest.importorskip("datasets")
-        return written(folder / "a.jsonl", json_lines(rows))
-
-    def options_for(self, path: Path) -> dict[str, Any]:
-        return {"name": "json", "data_files": str(path)}
-
-    def write_invalid(self, folder: Path, texts: list[bytes]) -> Path:
-        return written(folder / "a.jsonl", raw_lines(texts))
-
-
 class TestHuggingFaceText(_HuggingFace):
     """A dataset that is read through the package; each line is a row."""
 

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders.datasets import local_store, make_spec, write_jsonl, write_parquet
+from tests.builders.memory_objects import SCHEME
 from tests.builders.observing import counted_reads
 from tests.counts import count
 from tokenloom.errors import InputError
@@ -133,7 +134,9 @@ def test_uuids_and_json_are_read_as_text(kind: str, tmp_path: Path) -> None:
 def test_a_table_is_named_since_rows_that_it_deleted_are_read(mark: str, name: str, tmp_path: Path) -> None:
     table = tmp_path / "data" / "table"
     write_parquet(table / "a" / "a.parquet", ["text"])
-    for pattern in (f"{table}/*/*.parquet", f"{table}/a/a.parquet", f"{tmp_path}/data/*/a/a.parquet"):
+    write_parquet(table / "year=1/month=2/day=3/a.parquet", ["text"])
+    folders = (f"{table}/*", f"{table}/a", f"{tmp_path}/data/*/a", f"{tmp_path}/data/**/day=*")
+    for pattern in (f"{folder}/a.parquet" for folder in folders):
         spec = make_spec(tmp_path / "store", [{"kind": "parquet", "path": pattern}])
         inputs, _ = find_inputs(spec, local_store(spec.store, spec.dataset))
         (table / mark).unlink(missing_ok=True)
@@ -141,7 +144,7 @@ def test_a_table_is_named_since_rows_that_it_deleted_are_read(mark: str, name: s
         (table / mark).parent.mkdir(exist_ok=True)
         (table / mark).write_text("{}")
         (message,) = table_messages(inputs)
-        assert f"{table} is a table of {name}: every file that matches is read" in message
+        assert message.startswith(f"source parquet-0: {table} is a table of {name}: every file that matches is read")
 
 
 def test_files_named_as_data_to_evaluate_on_are_named_beside_others(tmp_path: Path) -> None:
@@ -160,16 +163,6 @@ def test_files_named_as_data_to_evaluate_on_are_named_beside_others(tmp_path: Pa
         assert [message.startswith(f"source jsonl-0: {named}: named as data to eval") for message in messages] == (
             [True] if named else []
         )
-
-
-def test_a_table_is_named_however_deep_its_partitions(tmp_path: Path) -> None:
-    for day in range(3):
-        write_parquet(tmp_path / f"a/year=1/month=2/day={day}/a.parquet", ["text"])
-    (tmp_path / "a/_delta_log").mkdir()
-    (tmp_path / "a/_delta_log/0.json").write_text("{}")
-    spec = make_spec(tmp_path / "store", [{"kind": "parquet", "path": f"{tmp_path}/*/**/*.parquet"}])
-    (message,) = table_messages(find_inputs(spec, local_store(spec.store, spec.dataset))[0])
-    assert message.startswith(f"source parquet-0: {tmp_path}/a is a table of Delta Lake: ")
 
 
 def test_only_the_text_column_is_read(tmp_path: Path) -> None:
@@ -266,3 +259,21 @@ def test_a_text_file_is_one_document_byte_for_byte(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes("one\r\ntwo\n\n\0é\u2028 end ".encode())
     assert read_file("text", path) == [(0, "one\r\ntwo\n\n\0é\u2028 end ")]
+
+
+# Remote files
+
+
+def test_sharing_files_keeps_at_most_two_files_open() -> None:
+    system = fsspec.filesystem("memory")
+    for number in range(5):
+        system.pipe_file(f"/shared/{number}", bytes(1000))
+    with opening.sharing_files():
+        opened = []
+        for number in (0, 1, 0, 2, 1):
+            with opening.open_url(f"{SCHEME}://shared/{number}") as file:
+                opened.append(file)
+    assert opened[2] is opened[0]
+    assert opened[4] is opened[1]
+    assert len({id(file) for file in opened}) == 3
+    system.rm("/shared", recursive=True)
