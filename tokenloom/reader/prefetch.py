@@ -40,16 +40,8 @@ _KEPT_WAITS = 2**14
 _LEFT = "text-align:left;vertical-align:top"
 
 
-@dataclass(frozen=True)
-class _Made(Generic[Item]):
-    """Items, and whether the consumer kept Python's lock."""
-
-    items: list[Item]
-    lock_is_kept: bool
-
-
-#: items, or the exception that the thread raised
-_Queue: TypeAlias = "SimpleQueue[_Made[Item] | BaseException]"
+#: items, and whether the consumer kept Python's lock; or the exception that the thread raised
+_Queue: TypeAlias = "SimpleQueue[tuple[list[Item], bool] | BaseException]"
 
 
 class Prefetcher(Generic[Item]):
@@ -97,15 +89,17 @@ class Prefetcher(Generic[Item]):
 
     def _take_made(self, now: float) -> list[Item]:
         made = self._made.get()
-        if isinstance(made, BaseException) or not made.items:
-            self._made.put(made)  # later calls get it again
         if isinstance(made, BaseException):
+            self._made.put(made)  # later calls get it again
             raise made
-        self._num_kept = self._num_kept + 1 if made.lock_is_kept else 0
+        items, lock_is_kept = made
+        if not items:
+            self._made.put(made)
+        self._num_kept = self._num_kept + 1 if lock_is_kept else 0
         if self._num_kept == _KEPT_TIMES:
             self._num_kept, self._rests_until = 0, now + REST_SECONDS
-        self._num_requested -= len(made.items)
-        return made.items
+        self._num_requested -= len(items)
+        return items
 
 
 def _run(make: Callable[[int], list[Item]], room: SimpleQueue[int], made: _Queue[Item]) -> None:
@@ -115,7 +109,7 @@ def _run(make: Callable[[int], list[Item]], room: SimpleQueue[int], made: _Queue
             is_kept = _lock_is_kept()  # checked now: once the items are made, the consumer may be waiting for them
             items = make(free)
             num_made = len(items)
-            made.put(_Made(items, is_kept))
+            made.put((items, is_kept))
             del items  # the consumer may be done with their memory before the thread continues
             if not num_made:
                 return

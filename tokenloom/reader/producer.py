@@ -15,7 +15,6 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from tokenloom.reader.feed import CudaFeed, HostFeed
 from tokenloom.reader.mixture import Stream
 from tokenloom.reader.prefetch import PhaseTimes
 from tokenloom.reader.ranks import Steps
-from tokenloom.reader.samples import SplitSamples, ranges
+from tokenloom.reader.samples import ranges
 from tokenloom.reader.shards import AnyFiles
 from tokenloom.reader.window import TokenWindow, WindowPart
 from tokenloom.storage.formats.arrays import Int64s
@@ -133,7 +132,8 @@ class Producer:
         begin = time.perf_counter()
         positions = self._steps.positions(self._position, num_steps)
         if self._planners:
-            self._prepare(self._stream.shards_of(positions), waits=True)
+            for data, indices in self._stream.shards_of(positions):
+                data.prepare_shards(indices, self._planners, waits=True)
         self._window = self._stream.window(positions, num_steps * self._steps.batch_size)
         self._times.add("read", begin)
         for part in self._window.parts:
@@ -153,19 +153,14 @@ class Producer:
             num_steps = min(num_steps, self._left - self._window_steps)
         if num_steps:
             upcoming = self._steps.positions(self._position, num_steps)
-            planners.submit(self._prepare_upcoming, upcoming, self._window_index)
+            planners.submit(self._prepare_upcoming, planners, upcoming, self._window_index)
 
-    def _prepare_upcoming(self, positions: Int64s, window_index: int) -> None:
+    def _prepare_upcoming(self, planners: ThreadPoolExecutor, positions: Int64s, window_index: int) -> None:
         """Prepare shards, unless another window has been opened since: the first of them may be read and removed."""
         if window_index == self._window_index:
             shards = [*self._stream.shards_of(positions)]  # in a busy process, this takes as long as a short window
-            if window_index == self._window_index:
-                self._prepare(shards)
-
-    def _prepare(self, shards: Iterable[tuple[SplitSamples, list[int]]], *, waits: bool = False) -> None:
-        assert self._planners is not None  # only called where opening is slow
-        for data, indices in shards:
-            data.prepare_shards(indices, self._planners, waits=waits)
+            for data, indices in shards if window_index == self._window_index else ():
+                data.prepare_shards(indices, planners, waits=False)
 
 
 class _Read(NamedTuple):

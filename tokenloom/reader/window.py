@@ -154,24 +154,19 @@ def _joined(pieces: _Pieces, first: int, end: int) -> bytes:
 
 def _read_by_shard(pieces: Sequence[Piece]) -> list[bytes]:
     """Copy the bytes of pieces, shard by shard: perhaps only one can be open at a time."""
-    by_shard: dict[tuple[PieceSource, int], list[int]] = {}
+    by_source: dict[PieceSource, dict[int, list[int]]] = {}
     for place, (source, shard, _, _) in enumerate(pieces):
-        by_shard.setdefault((source, shard), []).append(place)
-    for each in dict.fromkeys(source for source, _ in by_shard):
-        each.fetch([piece[1:] for piece in pieces if piece[0] is each])
+        by_source.setdefault(source, {}).setdefault(shard, []).append(place)
     found = [b""] * len(pieces)
-    for places in by_shard.values():
-        for place, data in zip(places, _copied([pieces[place] for place in places]), strict=True):
-            found[place] = data
+    for source, by_shard in by_source.items():
+        source.fetch([pieces[place][1:] for places in by_shard.values() for place in places])
+        for shard, places in by_shard.items():
+            source.fetch([pieces[place][1:] for place in places])  # if all of them were too many
+            data = source.bytes_of(shard)
+            for place in places:
+                found[place] = bytes(data[pieces[place][2] : pieces[place][3]])
+            del data  # opening the next shard may mean closing this one
     return found
-
-
-def _copied(pieces: Sequence[Piece]) -> list[bytes]:
-    """Copy the bytes of pieces of one shard, and keep no reference to it: opening the next may mean closing it."""
-    source, shard, _, _ = pieces[0]
-    source.fetch([piece[1:] for piece in pieces])
-    data = source.bytes_of(shard)
-    return [bytes(data[start:end]) for _, _, start, end in pieces]
 
 
 @dataclass(eq=False)
