@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -51,6 +52,7 @@ _LIBRARIES = (
     "tokenloom numpy pyarrow xxhash fsspec gigatoken jinja2 tiktoken tokenizers sentencepiece datasets array_record "
     "pydantic prefect"
 )
+_installed = cache(version)  # reads metadata, a fifth of a small build; a process may build often
 
 
 @dataclass(frozen=True)
@@ -216,7 +218,7 @@ def _build_record(
     libraries = {}
     for name in _LIBRARIES.split():
         with suppress(PackageNotFoundError):
-            libraries[name] = version(name)
+            libraries[name] = _installed(name)
     statistics = {
         name: added((one.statistics for one in records if one.entry.split == name), DocumentStatistics())
         for name, _ in plan.spec.split_shares()
