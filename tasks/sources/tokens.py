@@ -8,10 +8,8 @@ once a token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import IO, ClassVar
 
 import numpy as np
@@ -43,7 +41,6 @@ from tokenloom.wording import counted
 
 #: Why two files contradict each other, and the next step.
 MISMATCH = "one of the two was cut or changed, or they do not belong together; copy both files again"
-MaskOf = Callable[[int, int], NDArray[np.bool_] | None]  # takes the first token and the number of tokens
 INDEX_DOCUMENTS = 2**16  # whose bounds are in memory at a time
 _MIN_TOKENS = 2**13  # to read at a time
 
@@ -145,66 +142,62 @@ class TokenFormat(SourceReader):
             raise InputError(
                 f"{url}: {counted(count, what)}, but {part.end:,} were planned; the file changed: build again"
             )
-        with open_input(url) as file, self._open_mask(url, layout.num_tokens) as mask_of:
-            if self.infers:
-                yield from self._inferred(_Stream(file, url, layout, self), part, mask_of)
-            else:
-                yield from self._indexed(file, url, layout, part, mask_of)
+        if MASK in self.options["has"] and (num_bytes := input_bytes(self.sides(url)[MASK])) != layout.num_tokens:
+            raise InputError(
+                f"{self.sides(url)[MASK]}: a mask has a byte for each token, and this one has {num_bytes:,} for the "
+                f"{layout.num_tokens:,} of {url}: {MISMATCH}"
+            )
+        with open_input(url) as file:
+            read = self._inferred if self.infers else self._indexed
+            yield from read(_Tokens(file, url, layout, self), part)
 
-    def _indexed(
-        self, file: IO[bytes], url: str, layout: Layout, part: FileRange, mask_of: MaskOf
-    ) -> Iterator[RowBatch]:
+    def _indexed(self, tokens: _Tokens, part: FileRange) -> Iterator[RowBatch]:
         for start in range(part.start, part.end, INDEX_DOCUMENTS):
-            bounds = self.bounds(url, start, min(start + INDEX_DOCUMENTS, part.end))
-            _announce_large(file, layout, int(bounds[0]), int(bounds[-1]))
+            bounds = self.bounds(tokens.url, start, min(start + INDEX_DOCUMENTS, part.end))
+            tokens.announce(int(bounds[0]), int(bounds[-1]))
             for first, end in runs_of(bounds, BATCH_TOKENS):
                 run, row = bounds[first : end + 1], start + first
-                num_tokens = int(run[-1] - run[0])
+                begin, num_tokens = int(run[0]), int(run[-1] - run[0])
                 if num_tokens > self._max_tokens and end == first + 1:
-                    yield self._too_large(url, row, num_tokens)
+                    yield self._too_large(tokens.url, row, num_tokens)
                     continue
-                ids = read_values(file, url, layout.byte(int(run[0])), num_tokens, layout.dtype)
                 rows = np.arange(row, row + len(run) - 1, dtype=np.uint64)
-                yield id_batch(ids, np.diff(run), rows, mask_of(int(run[0]), num_tokens))
+                mask = self._mask(tokens.url, begin, num_tokens)
+                yield id_batch(tokens.read(begin, begin + num_tokens), np.diff(run), rows, mask)
 
-    def _inferred(self, stream: _Stream, part: FileRange, mask_of: MaskOf) -> Iterator[RowBatch]:
+    def _inferred(self, tokens: _Tokens, part: FileRange) -> Iterator[RowBatch]:
         """Yield the documents that begin in a part."""
-        stream.announce(max(0, part.start - 1), part.end)
-        position = stream.next_document(part.start - 1, part.end) if part.start else stream.first
+        tokens.announce(max(0, part.start - 1), part.end)
+        first = tokens.first_document()
+        position = tokens.next_document(part.start - 1, part.end) if part.start else first
         usual = num_read = min(BATCH_TOKENS, max(_MIN_TOKENS, part.end - part.start))  # a part may be one document
         while position < part.end:
-            ids, ends = stream.read(position, position + num_read)
+            ids, ends = tokens.read_documents(position, position + num_read)
             if len(ends):
                 begins = position + np.append(0, ends[:-1])
                 ends = ends[: np.searchsorted(begins, part.end)]
                 ids = ids[: int(ends[-1])]
                 rows = begins[: len(ends)].astype(np.uint64)
-                yield id_batch(ids, np.diff(ends, prepend=0), rows, mask_of(position, len(ids)))
+                yield id_batch(ids, np.diff(ends, prepend=0), rows, self._mask(tokens.url, position, len(ids)))
                 position, num_read = position + len(ids), usual
             elif len(ids) > self._max_tokens:
-                yield self._too_large(stream.url, position, len(ids))
-                position, num_read = stream.next_document(position + len(ids), part.end), usual
+                yield self._too_large(tokens.url, position, len(ids))
+                position, num_read = tokens.next_document(position + len(ids), part.end), usual
             else:
                 # What was read is read again: that is rare, and simpler than joining parts.
                 num_read = min(2 * num_read, self._max_tokens + 1)
 
-    @contextmanager
-    def _open_mask(self, url: str, num_tokens: int) -> Iterator[MaskOf]:
-        """Open the mask of a file; provides what returns the mask of some tokens, None for a file without one.
-
-        Raises InputError if it is not one byte, 0 or 1, for each token.
-        """
+    def _mask(self, url: str, start: int, count: int) -> NDArray[np.bool_] | None:
+        """Return which of `count` tokens from `start` on are targets, (count,); None for a file without a mask."""
         if MASK not in self.options["has"]:
-            yield lambda start, count: None
-            return
+            return None
         mask_url = self.sides(url)[MASK]
-        if (num_bytes := input_bytes(mask_url)) != num_tokens:
-            raise InputError(
-                f"{mask_url}: a mask has a byte for each token, and this one has {num_bytes:,} for the {num_tokens:,} "
-                f"of {url}: {MISMATCH}"
-            )
         with open_input(mask_url) as file:
-            yield partial(_read_mask, file, mask_url)
+            values = read_values(file, mask_url, start, count, np.dtype(np.uint8))
+        if values.max(initial=0) > 1:
+            at = int((values > 1).argmax())
+            raise InputError(f"{mask_url}: byte {start + at:,} is {values[at]}, and a mask has only 0 and 1; {REPAIR}")
+        return values.view(np.bool_)
 
     def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
         """See SourceReader.locate."""
@@ -226,33 +219,39 @@ class TokenFormat(SourceReader):
         return RowBatch(pa.record_batch({}), np.empty(0, np.uint64), (bad.at(self.place(url, row), row),))
 
 
-class _Stream:
-    """The ids of an open file of a format, and where documents end among them.
-
-    Attributes:
-        first: the token with which the first document begins.
-    """
+class _Tokens:
+    """The ids of an open file of a format, and where documents end among them."""
 
     def __init__(self, file: IO[bytes], url: str, layout: Layout, form: TokenFormat) -> None:
-        self._file, self.url, self._layout, self._eot_id = file, url, layout, form.eot_id
-        head = read_values(file, url, layout.first_byte, min(2, layout.num_tokens), layout.dtype).tolist()
-        self.first = int(form.eot_leads and head[:1] == [form.eot_id])
-        self._bos_id = form.bos_id if head[self.first :][:1] == [form.bos_id] else None
+        self._file, self.url, self._layout, self._form = file, url, layout, form
+        self._bos_id: int | None = None  # that follows the end of each document
 
     def announce(self, start: int, end: int) -> None:
-        """Announce that tokens [start, end) will be read, see files.announce."""
-        _announce_large(self._file, self._layout, start, end)
+        """Announce that tokens [start, end) will be read, unless they are fewer than a block; see files.announce."""
+        first_byte, end_byte = self._layout.byte(start), self._layout.byte(end)
+        if end_byte - first_byte >= BLOCK_BYTES:
+            announce(self._file, [(first_byte, end_byte)])
 
-    def read(self, start: int, end: int) -> tuple[AnyArray, Int64s]:
+    def read(self, start: int, end: int) -> AnyArray:
+        """Return tokens [start, end)."""
+        return read_values(self._file, self.url, self._layout.byte(start), end - start, self._layout.dtype)
+
+    def first_document(self) -> int:
+        """Return the token with which the first document begins."""
+        head = self.read(0, min(2, self._layout.num_tokens)).tolist()
+        first = int(self._form.eot_leads and head[:1] == [self._form.eot_id])
+        self._bos_id = self._form.bos_id if head[first:][:1] == [self._form.bos_id] else None
+        return first
+
+    def read_documents(self, start: int, end: int) -> tuple[AnyArray, Int64s]:
         """Return tokens [start, end), and after how many of them a document ends: [5, 0, 7, 0] -> [2, 4] if 0 ends one.
 
         The end of the file ends one too.
         """
         end = min(end, self._layout.num_tokens)
-        with_next = min(end + 1, self._layout.num_tokens)
-        read = read_values(self._file, self.url, self._layout.byte(start), with_next - start, self._layout.dtype)
+        read = self.read(start, min(end + 1, self._layout.num_tokens))
         ids, following = read[: end - start], read[1 : end - start + 1]
-        is_end = ids == self._eot_id
+        is_end = ids == self._form.eot_id
         if self._bos_id is not None:
             is_end[: len(following)] &= following == self._bos_id
         if end == self._layout.num_tokens:
@@ -262,25 +261,10 @@ class _Stream:
     def next_document(self, start: int, limit: int) -> int:
         """Return the first position after `start` at which a document begins; `limit` if there is none before it."""
         for position in range(start, limit, BATCH_TOKENS):
-            _, ends = self.read(position, min(position + BATCH_TOKENS, limit))
+            _, ends = self.read_documents(position, min(position + BATCH_TOKENS, limit))
             if len(ends):
                 return position + int(ends[0])
         return limit
-
-
-def _announce_large(file: IO[bytes], layout: Layout, start: int, end: int) -> None:
-    """Announce that tokens [start, end) of an open file will be read, unless they are fewer than one of its blocks."""
-    if layout.byte(end) - layout.byte(start) >= BLOCK_BYTES:
-        announce(file, [(layout.byte(start), layout.byte(end))])
-
-
-def _read_mask(file: IO[bytes], url: str, start: int, num_tokens: int) -> NDArray[np.bool_]:
-    """Return whether tokens [start, start + num_tokens) are targets, from an open file of a byte a token, 0 or 1."""
-    values = read_values(file, url, start, num_tokens, np.dtype(np.uint8))
-    if values.max(initial=0) > 1:
-        at = start + int((values > 1).argmax())
-        raise InputError(f"{url}: byte {at:,} is {values[at - start]}, and a mask has only 0 and 1; {REPAIR}")
-    return values.view(np.bool_)
 
 
 def read_values(file: IO[bytes], url: str, position: int, count: int, dtype: AnyDtype) -> AnyArray:
