@@ -84,7 +84,7 @@ def tokenizer_name(name: str, kind: str, definition: object) -> str:
 
     Args:
         name: in the manifest; that of a tokenizer without one is its kind.
-        kind: of the tokenizer.
+        kind: the kind of the tokenizer.
         definition: what it is made from, a mapping with the path of its file; anything else if that is not known.
     """
     path = (definition.get("path") or definition.get("ranks")) if isinstance(definition, Mapping) else None

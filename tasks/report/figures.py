@@ -72,7 +72,7 @@ class VersionFigures:
 
     @property
     def encoded(self) -> dict[str, EncodedCounts]:
-        """What was encoded of each source; empty if unknown."""
+        """The counts of rows, bytes and tokens that each source was encoded to; empty if unknown."""
         return (self.facts.build and self.facts.build.encoded) or {}
 
     @cached_property

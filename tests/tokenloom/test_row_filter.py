@@ -301,7 +301,7 @@ def _typed(kind: pa.DataType) -> tuple[st.SearchStrategy[Any], st.SearchStrategy
     ],
     ids=str,
 )
-@settings(max_examples=count(40, 2000), deadline=None)
+@settings(max_examples=count(25, 2000), deadline=None)
 @given(data=st.data(), group_rows=st.integers(1, 3), sign=st.sampled_from(list(_OPERATORS)), is_many=st.booleans())
 def test_a_literal_takes_the_type_of_its_column(
     kind: pa.DataType, data: st.DataObject, group_rows: int, sign: str, is_many: bool

@@ -161,7 +161,7 @@ class Marked:
         conversation: a normalized one.
         marker: finds the spellings at which strings are cut.
         first: the code point of the first private-use character to use; it opens, the next closes a piece.
-        last: that of the last.
+        last: the code point of the last one.
 
     Raises _TooFewMarks if it has more strings than there are characters.
     """

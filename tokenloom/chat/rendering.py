@@ -31,7 +31,7 @@ class ChatRenderer:
     Args:
         definition: the template.
         added: the added tokens of the tokenizer.
-        name: of the tokenizer, for messages.
+        name: the name of the tokenizer, for messages.
 
     Raises SpecError if the template is not valid or a stop token unknown.
     """

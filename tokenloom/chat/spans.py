@@ -92,7 +92,7 @@ class _Painting:
 
     Args:
         text: the text.
-        messages: of the conversation.
+        messages: the messages of the conversation.
     """
 
     def __init__(self, text: str, messages: Sequence[dict[str, Any]]) -> None:
@@ -137,8 +137,8 @@ class _Painting:
         """Give a turn of the assistant, or a part of it, its classes.
 
         Args:
-            start: of the turn.
-            end: of the turn.
+            start: where the turn, or the part, starts.
+            end: where it ends.
             message: its message.
             places: its pieces, in order.
             stop: its stop token.
@@ -191,7 +191,7 @@ def _message_of(painting: _Painting, block: Place, messages: set[int], before: i
     Args:
         block: the block.
         messages: those of its pieces.
-        before: that of the block before it.
+        before: the message of the block before it.
     """
     found = {block.piece.message} if block.piece.message in painting.assistants else messages
     if not found and before is not None:

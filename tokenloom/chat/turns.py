@@ -68,7 +68,7 @@ class Turns:
         is not known where that header begins, it ends with the first special token.
 
         Args:
-            text: of the conversation.
+            text: the rendered conversation.
             start: the end of the last piece of the turn.
             limit: the start of the first piece after it, or the end of the text.
             is_alone: whether no other turn begins before that: an ending may have the header of one in it.
@@ -126,11 +126,11 @@ def read_turns(
 
 
 class _Probe:
-    """What a template writes between the messages of short conversations.
+    """Renders short conversations, and reads the text that a template writes between their messages.
 
     Args:
-        template: that writes them.
-        marker: of their strings.
+        template: renders the conversations.
+        marker: marks their strings.
         special: finds special tokens.
         added: finds added tokens of any kind.
     """

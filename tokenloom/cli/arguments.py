@@ -42,7 +42,7 @@ class OneOf:
 
 @dataclass(frozen=True)
 class Argument:
-    """What an argument is beside its name, type and default.
+    """Details of an argument, besides its name, type and default.
 
     Args:
         metavar: stands for the value in the usage; None for the name in capitals.

@@ -101,7 +101,7 @@ def open_stream(reference: str | None, arguments: TracedLoader) -> tuple[Stream,
 
     Args:
         reference: STORE/DATASET@TAG_OR_VERSION; None if the state and --store say what to open.
-        arguments: of the loader.
+        arguments: the arguments of the loader.
 
     Returns:
         The stream, and how many of its samples the state has taken, 0 without a state.
@@ -139,8 +139,8 @@ def make_steps(arguments: TracedLoader, num_samples: int | None = None) -> Steps
     """Return the steps of a rank; raise SpecError if an argument is missing or out of range.
 
     Args:
-        arguments: of the loader; without a rank, the steps of rank 0.
-        num_samples: of an epoch; only a number of epochs needs it.
+        arguments: the arguments of the loader; without a rank, the steps are those of rank 0.
+        num_samples: the samples of an epoch; only a number of epochs needs it.
     """
     from tokenloom.reader.ranks import Steps, find_ranks
 

@@ -1,4 +1,4 @@
-"""What a command returns and prints: lines and tables for people, or the JSON of its result; and the exit codes.
+"""Results and output of commands: lines and tables for people, or the JSON of the result; and the exit codes.
 
 Any text may come from a file of a store, so control characters are escaped here, for every command.
 """
@@ -39,7 +39,7 @@ EXIT_CODES = {
 
 @dataclass(frozen=True)
 class Result:
-    """What a command returns: the object that `--json` prints, and the exit code."""
+    """The result of a command: the object that `--json` prints, and the exit code."""
 
     value: Json
     exit_code: int = 0

@@ -110,7 +110,7 @@ def _completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
     """Write the script that completes words in a shell; it is static: completing a word starts no Python.
 
     Args:
-        parser: that of `tokenloom`, whose commands have no arguments yet.
+        parser: the parser of `tokenloom`, whose commands have no arguments yet.
         shell: bash, zsh or fish.
     """
     import shtab
@@ -160,7 +160,7 @@ def command_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.Argum
     """Return the parser of each command, with its arguments.
 
     Args:
-        parser: that of `tokenloom`, which has not parsed anything.
+        parser: the parser of `tokenloom`, before it has parsed anything.
     """
     (found,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     for command in found.values():

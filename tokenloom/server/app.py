@@ -144,7 +144,7 @@ def page_at(folder: Path, path: str) -> bytes | None:
     """Return the page at a path below PREFIX; None if there is none.
 
     Args:
-        folder: of the notes.
+        folder: the folder of the notes.
         path: "/KEY/index.html", for example; "" for the list of the stores.
     """
     stores = noted_stores(folder)

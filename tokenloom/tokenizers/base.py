@@ -20,7 +20,7 @@ from tokenloom.wording import first_of, near_miss
 
 END_OF_TEXT = "<|endoftext|>"  # decode() writes it for the end-of-text id of every tokenizer
 
-_RUN_BYTES = 250_000  # of the texts that a library encodes in one call
+_RUN_BYTES = 250_000  # limit for the texts of one call of a library
 WORKER_MARK = "TOKENLOOM_WORKER"  # in the environment of a worker process, which may be ended at any time
 
 # Its ids are part of every fingerprint: a library that encodes any of it differently counts as another tokenizer.
@@ -75,7 +75,7 @@ class ChatTokens:
 
     Attributes:
         added: the added tokens.
-        num_bytes: of the text of each token, (vocab_size,) int64; 0 if it is not known.
+        num_bytes: the length of each token's text, (vocab_size,) int64; 0 if it is not known.
         cuts: the added tokens at which a text may be cut, its parts encoded on their own; None if it must be encoded
             as a whole, by `locate`.
         needs_nfc: whether only texts in normal form C may be cut.
@@ -133,8 +133,8 @@ def num_bytes(
     """Return the bytes of the text of each token, see ChatTokens.
 
     Args:
-        ids: of ordinary tokens.
-        lengths: of the same, in bytes.
+        ids: the ordinary tokens.
+        lengths: the length of each of them, in bytes.
         added: the added tokens.
         vocab_size: above every id.
     """
@@ -253,7 +253,7 @@ def read_path(path: str, wanted: str, otherwise: str = "") -> bytes:
     """Return the content of a file; raise TokenizerError if it can't be read.
 
     Args:
-        path: of the file.
+        path: the path of the file.
         wanted: what the file should be, for messages.
         otherwise: another next step if there is no such file.
     """

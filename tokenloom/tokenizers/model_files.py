@@ -31,7 +31,7 @@ def fetch(name: str, file: str, revision: str | None) -> tuple[Path, str]:
     """Fetch a file of a model into the cache of huggingface_hub; return its path and the commit that it belongs to.
 
     Args:
-        name: of the model: org/model.
+        name: the name of the model: org/model.
         file: the name of the file, in no folder of the model.
         revision: branch, tag or commit; None for main.
 

@@ -77,7 +77,7 @@ class IdsTokenizer:
 
     Args:
         definition: see load_tokenizer.
-        decoder: as the attribute.
+        decoder: the tokenizer that made the ids; None if it is not known.
     """
 
     kind = "ids"

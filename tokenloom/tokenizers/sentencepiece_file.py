@@ -61,7 +61,7 @@ def pieces_json(
     """Return the content of a tokenizer.json with byte fallback.
 
     Args:
-        ids: of the pieces that are made of text, or of a byte.
+        ids: the ids of the pieces that are made of text, or of a byte.
         merges: the pairs that make a piece, in the order in which they are merged.
         added_tokens: found before a text is cut.
     """

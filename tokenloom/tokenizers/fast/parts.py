@@ -92,7 +92,7 @@ class Parts:
     """The parts of a tokenizer that decide the ids of a text.
 
     Attributes:
-        kind: of the tokenizer, which says what the reference is.
+        kind: the kind of the tokenizer, which determines the reference library.
         content: a tokenizer.json, or a .tiktoken file if there is a pattern.
         pattern: gigatoken's name for it; None for a tokenizer.json, which has its own.
         id_ranges: [first, last] of the ids that ranks stand for, in order; empty for a tokenizer.json.

@@ -47,7 +47,7 @@ class Choice:
     """The encoder of a build, and the reason for it.
 
     Attributes:
-        proof: of the fast encoder; None if the reference encodes.
+        proof: the proof of the fast encoder; None if the reference encodes.
         reason: says, as a clause, why the reference encodes; "" if it does not.
         next_step: makes the fast encoder usable; "" if nothing does.
         unproven: the fast encoder that a probe may prove, with its version.
@@ -70,7 +70,7 @@ def choose(tokenizer: Tokenizer, definition: Mapping[str, Any]) -> Choice:
 
     Args:
         tokenizer: the reference.
-        definition: of the tokenizer, see load_tokenizer.
+        definition: its definition, see load_tokenizer.
     """
     if definition.get("backend") == REFERENCE:
         return Choice(reason="the spec asks for the reference library")
