@@ -64,24 +64,12 @@ def fetch_if_there(name: str, file: str, commit: str) -> Path | None:
 
 def _fetch(name: str, file: str, revision: str) -> Path:
     from huggingface_hub import HfApi, hf_hub_download, hf_hub_url, is_offline_mode
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     if not (_COMMIT.match(revision) or is_offline_mode()):
         HfApi().get_hf_file_metadata(url=hf_hub_url(name, file, revision=revision), timeout=_SECONDS)
-    with _without_bars():
-        return Path(hf_hub_download(name, file, revision=revision, etag_timeout=_SECONDS))
-
-
-@contextmanager
-def _without_bars() -> Iterator[None]:
-    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-
-    has_bars = not are_progress_bars_disabled()
-    disable_progress_bars()
-    try:
-        yield
-    finally:
-        if has_bars:
-            enable_progress_bars()
+    disable_progress_bars()  # they would mix with our display
+    return Path(hf_hub_download(name, file, revision=revision, etag_timeout=_SECONDS))
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from tokenloom.tokenizers.base import (
     ChatTokens,
     Encoded,
     ReferenceTokenizer,
+    Tokenizer,
     decode_between,
     fingerprint,
     text_bytes,
@@ -52,12 +53,7 @@ class ByteTokenizer:
     def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
         """See Tokenizer.encode."""
         data, offsets = text_bytes(texts)
-        num_tokens = np.diff(offsets) + 1
-        is_text = np.ones(len(data) + len(texts), dtype=bool)
-        is_text[np.cumsum(num_tokens) - 1] = False
-        tokens = np.full(len(is_text), _EOT, dtype=dtype)
-        tokens[is_text] = data
-        return Encoded(tokens, num_tokens.astype(np.uint32))
+        return _with_boundary_ids(data, np.diff(offsets), self, dtype)
 
     def chat_tokens(self) -> ChatTokens:
         """See ReferenceTokenizer.chat_tokens."""
@@ -105,16 +101,7 @@ class IdsTokenizer:
     def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
         """See Tokenizer.encode; `texts` are large_binary, the ids of a document as little-endian uint32."""
         data, offsets = text_bytes(texts)
-        num_tokens = np.diff(offsets) // _DTYPE.itemsize + len(self.bos_ids) + 1
-        ends = np.cumsum(num_tokens)
-        tokens = np.full(int(ends[-1]) if len(ends) else 0, self.eot_id, dtype)
-        is_inside = np.ones(len(tokens), bool)
-        is_inside[ends - 1] = False
-        for bos_id in self.bos_ids:  # at most one
-            begins = ends - num_tokens
-            tokens[begins], is_inside[begins] = bos_id, False
-        tokens[is_inside] = data.view(_DTYPE)
-        return Encoded(tokens, num_tokens.astype(np.uint32))
+        return _with_boundary_ids(data.view(_DTYPE), np.diff(offsets) // _DTYPE.itemsize, self, dtype)
 
     def chat_tokens(self) -> ChatTokens:
         """Raise TokenizerError: ids can't encode conversations."""
@@ -128,3 +115,19 @@ class IdsTokenizer:
         unknown = np.unique(ids[ids >= decoder.vocab_size]).tolist()
         spellings = {number: f"<|{number}|>" for number in unknown} | {self.eot_id: END_OF_TEXT}
         return decode_between(ids, spellings, lambda run: decoder.decode(np.array(run, np.uint32)))
+
+
+def _with_boundary_ids(
+    ids: NDArray[Any], num_ids: NDArray[np.int64], tokenizer: Tokenizer, dtype: np.dtype[Any]
+) -> Encoded:
+    """Return documents with the ids around them; `ids` are those of all texts, `num_ids` (n,) their numbers."""
+    num_tokens = num_ids + len(tokenizer.bos_ids) + 1
+    ends = np.cumsum(num_tokens)
+    tokens = np.full(int(num_tokens.sum()), tokenizer.eot_id, dtype)
+    is_inside = np.ones(len(tokens), bool)
+    is_inside[ends - 1] = False
+    for bos_id in tokenizer.bos_ids:  # at most one
+        begins = ends - num_tokens
+        tokens[begins], is_inside[begins] = bos_id, False
+    tokens[is_inside] = ids
+    return Encoded(tokens, num_tokens.astype(np.uint32))
