@@ -13,7 +13,6 @@ from tests.reader.oracle import FIELDS, make_store
 from tokenloom import context_shard
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.mixture import Mixture
 
 
 @pytest.fixture(scope="module")
@@ -131,13 +130,3 @@ def test_rows_of_any_step_are_those_that_ranks_get(reference: str) -> None:
             at(0, rows)
     with pytest.raises(TypeError, match=r"rows must be a range, not slice\(0, 2, None\); of a slice of n rows it is "):
         at(0, slice(0, 2))  # type: ignore[arg-type]
-
-
-def test_rows_of_a_mixture_while_its_thread_makes_batches(reference: str) -> None:
-    one = TokenDataset(reference, seq_len=16, fields=["member"])
-    mixture = Mixture({"a": (one, 2), "b": (TokenDataset(reference, seq_len=16, fields=["member"]), 1)})
-    loader = TokenLoader(mixture, 4, rank=2, world_size=3, seed=5)
-    batches = [next(loader) for _ in range(20)]
-    assert all(_same(loader.batch_at(step), batch) for step, batch in enumerate(batches))
-    assert _same(next(loader), loader.batch_at(20))
-    loader.close()

@@ -83,17 +83,6 @@ def test_orders_of_order_version_1_are_pinned(name: str, lanes: int | None, epoc
 # ---- a permutation
 
 
-def test_every_size_has_a_permutation() -> None:
-    limit = count(300, 2000)
-    sizes = [*range(1, limit + 1), *np.random.default_rng(0).integers(301, 2001, 20).tolist()]
-    for size in sizes:
-        places = np.arange(size)
-        for key in (0, 2**64 - 1, size * 0x9E3779B97F4A7C15 & _MASK):
-            moved = permute(places, size, key)
-            assert moved.dtype == np.int64
-            np.testing.assert_array_equal(np.sort(moved), places, err_msg=f"{size}, {key}")
-
-
 @_RUN
 @given(st.integers(1, 2**48), st.integers(0, _MASK), st.integers(0, 2**32))
 def test_large_sizes_stay_in_range_and_move_no_two_positions_to_one_place(size: int, key: int, seed: int) -> None:
@@ -111,15 +100,6 @@ def test_large_sizes_stay_in_range_and_move_no_two_positions_to_one_place(size: 
 def test_a_permutation_is_the_walk_over_a_grid_that_the_docs_define(size: int, key: int, data: st.DataObject) -> None:
     positions = data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=8))
     assert permute(np.array(positions), size, key).tolist() == [the_page().permute(p, size, key) for p in positions]
-
-
-@_RUN
-@given(st.lists(st.tuples(st.integers(1, 2**48), st.integers(0, _MASK), st.floats(0, 1, exclude_max=True)), min_size=1))
-def test_arrays_of_counts_and_keys_agree_with_single_ones(items: list[tuple[int, int, float]]) -> None:
-    counts, keys = np.array([c for c, _, _ in items]), np.array([k for _, k, _ in items], dtype=np.uint64)
-    positions = np.array([min(c - 1, int(c * share)) for c, _, share in items])
-    alone = [int(permute(positions[i : i + 1], int(counts[i]), int(keys[i]))[0]) for i in range(len(items))]
-    assert permute(positions, counts, keys).tolist() == alone
 
 
 # ---- well mixed: the excess of chi-square over its mean, in standard deviations; seeds are fixed, 5 is beyond chance.
@@ -196,14 +176,6 @@ def test_a_lane_reads_only_its_own_run_of_shards_and_shares_only_border_shards(c
         assert np.count_nonzero(np.diff(lane)) == len(shards) - 1  # shard by shard: a lane never returns to a shard
     shared = sum(len(shards) for shards in touched) - len(set.union(*touched))
     assert shared <= 3  # at each of the three borders, at most one shard lies on both sides
-
-
-def test_one_shard_and_empty_shards_and_more_lanes_than_samples() -> None:
-    assert sorted(epoch_of(Order("block", np.array([7]), 1), 0)) == list(range(7))
-    assert sorted(epoch_of(Order("block", np.array([0, 0, 3, 0]), 1), 0)) == [0, 1, 2]
-    few = Order("block", np.array([2, 3]), 1, lanes=64)
-    assert sorted(epoch_of(few, 0)) == [0, 1, 2, 3, 4]
-    assert epoch_of(few, 0) == the_page().block([2, 3], 1, 0, 64)
 
 
 def test_orders_out_of_range_are_refused() -> None:

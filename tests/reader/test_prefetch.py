@@ -88,7 +88,7 @@ def test_start_makes_batches_before_the_first_is_requested(reference: str) -> No
 # ---- errors
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 def test_any_exception_of_the_thread_is_raised_where_batches_are_taken(
     reference: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -233,11 +233,6 @@ def test_access_by_range_downloads_only_the_blocks_of_its_samples(
     assert cache.stats()["bytes_downloaded"] <= in_memory.num_bytes
 
 
-def test_access_by_range_never_verifies_whole_shards(in_memory: Published, cache: ShardCache) -> None:
-    with pytest.raises(ValueError, match="never downloads"):
-        in_memory.open(cache, access="range", verify="full")
-
-
 @pytest.mark.usefixtures("nothing_ahead")
 def test_the_first_batch_downloads_only_its_blocks(in_memory: Published, cache: ShardCache) -> None:
     loader = loader_of(in_memory.open(cache), prefetch=0)

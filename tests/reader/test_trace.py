@@ -167,7 +167,7 @@ def test_a_trace_agrees_with_the_batches_and_leads_back_to_them(
         for _ in range(count(5, 334)):
             step = rng.randrange(9000 // (batch_size * world_size))
             loader.load_state_dict({**loader.state_dict(), "samples": step * batch_size * world_size})
-            samples = loader.trace(step)["samples"]
+            samples = json.loads(json.dumps(loader.trace(step)))["samples"]
             for index, (sample, row) in enumerate(zip(samples, _rows(next(loader)), strict=True)):
                 own = texts_of[sample["member"]] if "member" in sample else texts
                 _assert_is_row(sample, row, own, loader.stream.format.pad_documents)
@@ -253,21 +253,15 @@ def test_steps_and_samples_out_of_range_are_refused(built: Built) -> None:
     assert data.trace(-1) == data.trace(len(data) - 1)
     with pytest.raises(IndexError, match=f"sample {len(data)} is outside of a dataset"):
         data.trace(len(data))
-    loader = TokenLoader(data, 4, num_epochs=1)
-    assert len(loader.trace(len(loader) - 1)["samples"]) == 4
+    assert len(data) % 4
+    loader = TokenLoader(data, 4, num_epochs=1, drop_last=False)
+    assert len(loader.trace(len(loader) - 1)["samples"]) == len(data) % 4  # without padding
     with pytest.raises(IndexError, match="past the last epoch, which ends after"):
         loader.trace(len(loader))
     with pytest.raises(ValueError, match="step must be at least 0"):
         loader.trace(-1)
     with pytest.raises(IndexError, match=r"past the last position of a stream, 2\*\*62"):
         TokenLoader(data, 4).trace(2**61)
-
-
-def test_a_padded_batch_has_only_the_samples_that_exist(built: Built) -> None:
-    data = built.dataset()
-    batch_size = next(size for size in range(2, 9) if len(data) % size)
-    loader = TokenLoader(data, batch_size, num_epochs=1, drop_last=False)
-    assert len(loader.trace(len(loader) - 1)["samples"]) == len(data) % batch_size
 
 
 def test_all_ranks_together_are_one_range_of_the_stream(built: Built) -> None:
@@ -311,8 +305,3 @@ def test_a_trace_of_a_remote_store_reads_ranges_and_downloads_no_shard(
     expected: Trace = TokenLoader(built.dataset(), 4, world_size=2, rank=1).trace(3)
     assert TokenLoader(data, 4, world_size=2, rank=1).trace(3) == expected
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size > 3000]
-
-
-def test_a_trace_is_json(built: Built) -> None:
-    found = built.dataset("best_fit").trace(np.int64(3))
-    assert json.loads(json.dumps(found)) == found

@@ -278,6 +278,7 @@ def synthetic(tmp_path_factory: pytest.TempPathFactory) -> str:
         ({"learn": ["user", 5]}, r"learn is .* or a list of roles .*, not \['user', 5\]"),
         ({"learn": ["assistant"]}, "learn=\\['assistant'\\] leaves out text, and this version holds nothing else"),
         ({"access": "read"}, "access must be one of mmap, pread, range, not 'read'"),
+        ({"access": "range", "verify": "full"}, 'reads whole shards, which access="range" never downloads'),
         ({"max_open_shards": 0}, "max_open_shards must be at least 1, not 0"),
     ],
 )
