@@ -71,19 +71,14 @@ def log(store: Store, tag: str, problems: dict[str, FormatError] | None = None) 
     numbers = entry_numbers(store, tag)
     entries: list[TagEntry] = []
     found: dict[str, FormatError] = {} if problems is None else problems
-    last = 0
     for number, data in zip(numbers, store.read_all([entry_path(tag, each) for each in numbers]), strict=True):
         try:
             entries.append(read_entry(store, tag, number, data or None))
         except FormatError as error:
             found[entry_path(tag, number)] = error
-            if number > last + 1:  # perhaps a copy, whose name says nothing of the log
-                continue
-        if number > last + 1:
-            more = f", and those up to {entry_path(tag, number - 1)}" if number > last + 2 else ""
-            path = entry_path(tag, last + 1)
-            found[path] = FormatError(f"{store.place(path)}: an entry of the log is missing{more}; restore it")
-        last = number
+    for number in sorted({entry.number - 1 for entry in entries} - {0, *numbers}):  # the last of each gap
+        path = entry_path(tag, number)
+        found[path] = FormatError(f"{store.place(path)}: an entry of the log is missing; restore it")
     if problems is None and found:
         raise next(iter(found.values()))
     return entries

@@ -51,7 +51,7 @@ class Made:
         """Every file that verify requires, relative to the dataset's folder: of the version, and of the tags."""
         folders = [self.store.local(f"versions/{self.version}"), self.store.local("tags")]
         paths = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
-        return [str(path.relative_to(self.store.root)) for path in paths if is_listed(path)]
+        return [str(path.relative_to(self.store.root)) for path in paths if path.name != "build.json"]
 
 
 def flip_bit(path: Path, place: int, bit: int = 0) -> None:
@@ -71,11 +71,6 @@ def at_write(patch: pytest.MonkeyPatch, number: int, do: Callable[[], None]) -> 
         write(file, data)
 
     patch.setattr(local_files, "write_all", writing)
-
-
-def is_listed(path: Path) -> bool:
-    """Return whether the manifest of a version lists a file of its folder."""
-    return path.name != "build.json"
 
 
 def make_version(folder: Path) -> Made:

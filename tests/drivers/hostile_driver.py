@@ -56,16 +56,8 @@ class Watch:
         cache, vocabularies = os.environ["TOKENLOOM_CACHE"], os.environ.get("TIKTOKEN_CACHE_DIR", "")
         house = Path(__file__).resolve().parents[2]
         self.writable = (cache,)
-        readable = (
-            str(store),
-            cache,
-            vocabularies,
-            sys.prefix,
-            sys.base_prefix,
-            str(house),
-            *sys.path,
-            *_ABOUT_MACHINE,
-        )
+        python = (sys.prefix, sys.base_prefix, *sys.path)
+        readable = (str(store), cache, vocabularies, str(house), *python, *_ABOUT_MACHINE)
         self.readable = tuple(os.path.realpath(path) for path in readable if path)
         self.is_on = False
         self.seen: list[str] = []
@@ -150,10 +142,8 @@ def changes(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield a JSON value with each field replaced, deleted, or added to: (what was done, value)."""
     for path in nodes(value):
         for nasty in NASTY:
-            yield (
-                f"{path} = {'deleted' if nasty is DELETED else repr(nasty)[:60]}",
-                _with(value, path, path[-1], nasty),
-            )
+            done = "deleted" if nasty is DELETED else repr(nasty)[:60]
+            yield f"{path} = {done}", _with(value, path, path[-1], nasty)
         if isinstance(path[-1], str):  # a name of the version's own making
             item = reduce(operator.getitem, path, value)
             for name in TEXTS:

@@ -71,12 +71,6 @@ def test_a_tokenizer_with_a_name_that_no_model_has_is_refused(name: str) -> None
     _refused({"tokenizer": value["tokenizer"] | {"name": name}}, r"tokenizer\.name must be a name")
 
 
-def test_unknown_fields_are_ignored() -> None:
-    value = empty_manifest("news", "a" * 16)
-    later = sign(value | {"of": {"a": ["later", "release"]}})
-    assert read_manifest(later, "v/manifest.json") == read_manifest(sign(value), "v/manifest.json")
-
-
 def test_a_manifest_is_written_with_the_bytes_it_was_read_from() -> None:
     value = empty_manifest("news", "a" * 16) | {"files": {"inputs.json": "b" * 64}}
     shard = {"name": "train/000000.tok", "bytes": 5, "tokens": 1, "documents": 1, "sha256": "0" * 64}

@@ -15,11 +15,9 @@ from hypothesis import strategies as st
 from tests.builders.datasets import open_documents
 from tests.counts import count
 from tests.storage.test_spill import NUM_SPLITS, make_documents
-from tokenloom.storage.formats.blocks import BLOCK_BYTES, ShardBlocks, decode_blocks
 from tokenloom.storage.formats.classes import TEXT_CLASS
 from tokenloom.storage.formats.manifest import TokenizerEntry
 from tokenloom.storage.formats.shard import open_shard
-from tokenloom.storage.formats.shard_writer import MaskWriter
 from tokenloom.storage.formats.statistics import DocumentCounts
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.work.records import (
@@ -146,32 +144,3 @@ def test_a_shard_is_written_again_if_its_mask_was_damaged_meanwhile(damage: str,
     assert again == record
     assert {name: store.read(name) for name in names} == before
     assert (store.local(mask).stat().st_ino == inode) == (damage == "none")
-
-
-@pytest.mark.parametrize("num_documents", [0, 3])
-def test_a_version_without_conversations_has_no_mask(num_documents: int, tmp_path: Path) -> None:
-    documents = documents_of(0, num_documents, has_classes=False, copies=False)
-    store, record = shuffle(tmp_path, [documents], 0, has_classes=False)
-    assert set(record.entry.files) == {".docs", ".blocks"} and record.statistics.classes == {}
-    assert not store.exists(f"versions/{VERSION}/train/000000.mask")
-    plain = store.read(f"versions/{VERSION}/train/000000.blocks")
-    assert decode_blocks(plain, "here").mask is None
-    (tmp_path / "masked").mkdir()
-    store, with_mask = shuffle(tmp_path / "masked", [documents], 0, has_classes=True)
-    assert with_mask.entry.sha256 == record.entry.sha256
-    blocks = store.read(f"versions/{VERSION}/train/000000.blocks")
-    assert blocks.startswith(plain[:-16]) and len(blocks) == len(plain) + 64 + 16 * bool(with_mask.entry.tokens)
-
-
-def test_the_blocks_of_a_mask_are_those_of_its_bytes(tmp_path: Path) -> None:
-    classes = np.random.default_rng(0).integers(0, 256, 2 * BLOCK_BYTES + 5).astype(np.uint8)
-    with (tmp_path / "a.mask").open("w+b") as file:
-        writer = MaskWriter(file)
-        for part in np.split(classes, [1, 1, 70_000, 300_000]):
-            writer.append(part, np.array([len(part)], np.uint32))
-        found = writer.finish()
-    data = (tmp_path / "a.mask").read_bytes()
-    assert data == classes.tobytes()
-    assert found == ShardBlocks(hashlib.sha256(data).hexdigest(), len(data), BLOCK_BYTES, b"", found.checksums)
-    assert all(found.matches(block, data[slice(*found.bounds(block, block + 1))]) for block in range(3))
-    assert len(found.checksums) == 16 * 3

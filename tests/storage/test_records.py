@@ -83,12 +83,10 @@ def test_keys_that_the_record_does_not_have_are_ignored() -> None:
         ({"scale": float("nan")}, "scale must be a number"),
         ({"lines": [[]]}, "lines[0] must be an object"),
         ({"lines": [{"name": "a"}]}, "lines[0].points must be given"),
-        ({"lines": [{"name": 1, "points": []}]}, "lines[0].name must be text"),
         ({"lines": [{"name": "a", "points": [[1]]}]}, "lines[0].points[0] must be a list of 2 values"),
         ({"lines": [*VALUE["lines"], {"name": "a", "points": [[1, "2"]]}]}, f"lines[2].points[0].y must be {INTEGER}"),
         ({"scale": True}, "scale must be a number"),
         ({"layers": []}, "layers must be an object"),
-        ({"layers": {"top": True}}, f"layers.top must be {INTEGER}"),
         ({"pairs": [[1, None]]}, f"pairs[0][1] must be {INTEGER}"),
         ({"width": 0}, "width must be a width above 0"),
         ({"colors": {"Red": 1}}, "colors must be names in lower case"),
@@ -116,11 +114,8 @@ def test_canonical_json_does_not_depend_on_the_order_of_keys(value: dict[str, An
     assert json.loads(canonical_json(value)) == value
 
 
-def test_canonical_json_is_sorted_without_spaces_in_utf_8() -> None:
+def test_canonical_json_is_sorted_without_spaces_in_utf_8_and_has_no_nan() -> None:
     assert canonical_json({"b": [1, 2.5], "a": "ż"}) == '{"a":"ż","b":[1,2.5]}'.encode()
-
-
-def test_nan_is_refused() -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
         canonical_json({"a": float("nan")})
 

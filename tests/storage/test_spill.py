@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -240,15 +239,6 @@ def test_damage_outside_a_range_does_not_stop_reading_it(tmp_path: Path) -> None
     assert len(spill.documents(0, 0, 2**64)) == spill.num_documents[0]
     with pytest.raises(WorkError):
         read_all(written)
-
-
-def test_spill_cut_while_it_is_open_is_refused(tmp_path: Path) -> None:
-    written = write(tmp_path, big_documents())
-    spill = written.open()
-    path = written.path
-    os.truncate(path, path.stat().st_size // 2)
-    with pytest.raises(WorkError, match="work file damaged: "):
-        tokens_of(spill, 0, int(big_documents().num_tokens.sum()))
 
 
 def test_a_spill_with_other_contents_than_recorded_is_refused(tmp_path: Path) -> None:

@@ -42,14 +42,6 @@ def test_the_entry_with_the_highest_number_counts_and_other_names_are_ignored(st
     assert [entry.number for entry in tags.log(store, "latest")] == list(range(1, 13))
 
 
-def test_of_two_movers_with_the_same_base_one_is_refused(store: LocalStore) -> None:
-    history(store, (A, "build"))
-    tags.move(store, "latest", B, 1, "tag")
-    with pytest.raises(FileExistsError):
-        tags.move(store, "latest", C, 1, "tag")
-    assert [entry.version for entry in tags.log(store, "latest")] == [A, B]
-
-
 @pytest.mark.parametrize(
     ("moves", "version", "seen", "why_not"),
     [
