@@ -215,8 +215,7 @@ def test_the_message_of_an_error_that_is_not_ours_comes_from_one_place() -> None
 
 
 _OF_THE_SYSTEM = {  # modules that read /proc or /sys, files of Python or of our own package, or temporary files of ours
-    "cli.commands.demo",
-    "cli.commands.init",
+    "cli.commands.start",
     "cli.commands.tokenizer",
     "examples.lesson_tools",
     "process",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scripts.site import OF_THE_ROOT, place_of, rewritten
 from tests.docs.reference import GENERATED
-from tokenloom.cli.commands.init import starter_spec
+from tokenloom.cli.commands.start import starter_spec
 
 _ROOT = Path(__file__).parents[2]
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.builders.datasets import build, make_spec, write_jsonl
 from tests.counts import full_only
-from tokenloom.cli.commands import demo
+from tokenloom.cli.commands import start
 from tokenloom.examples.data_options import DEFAULTS, DataOptions
 from tokenloom.examples.train_small import evaluate, make_model
 from tokenloom.spec.loading import load_spec
@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}") for kind in ("UserWa
 def datasets(tmp_path_factory: pytest.TempPathFactory, data_dir: Path) -> dict[str, str]:
     """References of the three datasets, of few documents each."""
     folder = tmp_path_factory.mktemp("examples")
-    (folder / "demo.yaml").write_text(demo._SPEC + "report: false\n")
+    (folder / "demo.yaml").write_text(start._SPEC + "report: false\n")
     sources = sorted((_ROOT / "tokenloom").rglob("*.py"))
     write_jsonl(folder / "stdlib.jsonl", [path.read_text() for path in sources if path.stat().st_size > 5200])
     (folder / "news.yaml").write_text(_NEWS.format(path=data_dir / "ag_news" / "train-00000-of-00008.parquet"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tokenloom.cli.commands import demo
+from tokenloom.cli.commands.start import demo
 from tokenloom.cli.output import Output
 from tokenloom.examples.train_small import loss_of, make_model
 from tokenloom.tasks.running import progress
@@ -27,12 +27,12 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "copy.py").write_text("# file 7\n" * 700)
     (folder / "latin_1.py").write_bytes(b"# caf\xe9\n" * 1000)
     (folder / "test" / "test_a.py").write_text("# a test\n" * 700)
-    monkeypatch.setattr("tokenloom.cli.commands.demo.sysconfig.get_path", lambda name: str(folder))
+    monkeypatch.setattr("tokenloom.cli.commands.start.sysconfig.get_path", lambda name: str(folder))
     return folder
 
 
 def _run(folder: Path) -> dict[str, Any]:
-    return demo.demo(folder=str(folder), updates=10, workers=0, direct=True, out=Output()).value
+    return demo(folder=str(folder), updates=10, workers=0, direct=True, out=Output()).value
 
 
 @pytest.mark.usefixtures("library")

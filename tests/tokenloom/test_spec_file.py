@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.builders.memory_objects import SCHEME
 from tests.servers.web_server import web_server
 from tests.tasks.test_globs import put_all
-from tokenloom.cli.commands.init import starter_spec
+from tokenloom.cli.commands.start import starter_spec
 from tokenloom.errors import InputError, SpecError
 from tokenloom.flows.build_dataset import with_absolute_paths
 from tokenloom.spec.build_spec import BuildSpec

@@ -20,10 +20,10 @@ class Command(NamedTuple):
 
 GROUPS = {
     "Start": {
-        "demo": Command("demo", "build a dataset from Python's own sources and train a model on it"),
+        "demo": Command("start", "build a dataset from Python's own sources and train a model on it"),
     },
     "Build": {
-        "init": Command("init", "write a commented spec that reads given files"),
+        "init": Command("start", "write a commented spec that reads given files"),
         "plan": Command("plan", "show what a build would read, make and reuse"),
         "build": Command("build", "build and publish a version"),
         "tokenizer": Command("tokenizer", "show a spec's tokenizer, what encodes with it and how fast"),
