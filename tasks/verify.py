@@ -12,11 +12,11 @@ from typing import Any, TypedDict
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.manifest import (
     BUILD,
+    FORMAT_VERSION,
     MANIFEST,
     VERSION_PATTERN,
     InputEntry,
     Manifest,
-    check_format,
     read_manifest,
 )
 from tokenloom.storage.formats.records import parse_json
@@ -151,7 +151,8 @@ def _manifest(store: Store, version: str, damages: list[Damage]) -> Manifest | N
         value = parse_json(data, place, is_signed=True)
     if value is None:
         return None
-    check_format(value, place)  # outside of the block: a newer format is not damage
+    if value.get("format_version") != FORMAT_VERSION:
+        read_manifest(data, place)  # outside of a block: it raises that this is a newer format, which is not damage
     trusted: Manifest | None = None
     with collecting_damage(store, path, damages):
         manifest = read_manifest(data, place, version)

@@ -287,7 +287,10 @@ def read_manifest(data: bytes, place: str, version: str | None = None) -> Manife
     gc.disable()  # JSON has no cycles, and one collection in a program with torch takes 150 ms
     try:
         value = cast(JsonObject, parse_json(data, place, is_signed=True))
-        check_format(value, place)
+        if (given := value.get("format_version")) != FORMAT_VERSION:
+            raise FormatError(
+                f"{place}: manifest format {given}; this release reads format {FORMAT_VERSION}: update tokenloom"
+            )
         manifest = decode_record(Manifest, value, place)
         decode_record(_Spec, manifest.spec, place, "spec")
     finally:
@@ -296,14 +299,6 @@ def read_manifest(data: bytes, place: str, version: str | None = None) -> Manife
     if version and manifest.version != version:
         raise FormatError(f"{place}: it is the manifest of {manifest.version}, not of {version}")
     return manifest
-
-
-def check_format(value: JsonObject, place: str) -> None:
-    """Raise FormatError if a manifest has a format that this release does not read."""
-    if (version := value.get("format_version")) != FORMAT_VERSION:
-        raise FormatError(
-            f"{place}: manifest format {version}; this release reads format {FORMAT_VERSION}: update tokenloom"
-        )
 
 
 # Halves of a pair of surrogates come from JSON's escapes.

@@ -10,7 +10,7 @@ import mmap
 import os
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import IO
 
@@ -57,21 +57,9 @@ class ShardHeader:
 
 def pack_header(header: ShardHeader) -> bytes:
     """Return the bytes of a header."""
+    token_bytes, *rest, _ = astuple(header)
     info = canonical_json(header.info)
-    fixed = _FIXED.pack(
-        MAGIC,
-        FORMAT_VERSION,
-        header.tokens_start,
-        header.token_bytes,
-        len(info),
-        header.num_tokens,
-        header.num_documents,
-        header.tokens_start,
-        header.offsets_start,
-        header.file_bytes,
-        header.tokens_checksum,
-        header.offsets_checksum,
-    )
+    fixed = _FIXED.pack(MAGIC, FORMAT_VERSION, header.tokens_start, token_bytes, len(info), *rest)
     body = (fixed + info).ljust(header.tokens_start - _CHECKSUM_BYTES, b"\0")
     return body + xxhash.xxh3_128_digest(body)
 

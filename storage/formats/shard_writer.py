@@ -163,11 +163,9 @@ class DocumentTableWriter:
         `classes` are hashes, see MaskWriter.append.
         """
         ends = self._next_start + np.cumsum(num_tokens, dtype=np.uint64)
-        columns = [ends - num_tokens, num_tokens, inputs, rows]
         digests = pa.py_buffer(np.ascontiguousarray(content).astype(">u8").tobytes())
-        arrays = [pa.array(column) for column in columns]
-        arrays.append(pa.Array.from_buffers(pa.binary(16), len(keys), [None, digests]))
-        arrays.append(pa.array(keys))
+        contents = pa.Array.from_buffers(pa.binary(16), len(keys), [None, digests])
+        arrays = [*map(pa.array, (ends - num_tokens, num_tokens, inputs, rows)), contents, pa.array(keys)]
         if classes is not None:
             arrays.append(pa.array(classes))
         if ids is not None:

@@ -20,7 +20,7 @@ import xxhash
 from tokenloom.errors import InputError, StoreError, WorkError
 from tokenloom.storage.stores.local_files import open_regular
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.work.records import find_work_record, write_work_record
+from tokenloom.storage.work.records import find_work_records, write_work_record
 
 PATH = "work/fingerprints.json"
 _RACY_NS = 2_000_000_000
@@ -68,8 +68,8 @@ class FingerprintMemory:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._changed = False
-        record = find_work_record(store, PATH, FingerprintRecord)
-        self._known = record.files if record else {}
+        found = find_work_records(store, [PATH], FingerprintRecord)
+        self._known = found[PATH].files if found else {}
 
     def local(self, path: str) -> tuple[str, Stamp]:
         """Return the fingerprint of a local file, "xxh3_128:" and 32 hexadecimal digits, and its stamp.

@@ -43,11 +43,6 @@ def damaged(store: Store, path: str) -> WorkError:
     return WorkError(store.place(path))
 
 
-def find_work_record(store: Store, path: str, kind: type[Record]) -> Record | None:
-    """Return the record in a work file; None if the file is missing or damaged."""
-    return find_work_records(store, [path], kind).get(path)
-
-
 def find_work_records(store: Store, paths: Sequence[str], kind: type[Record]) -> dict[str, Record]:
     """Return the records in work files that are there and undamaged, by path."""
     records = {}

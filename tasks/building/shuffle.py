@@ -27,7 +27,7 @@ from tokenloom.storage.work.records import (
     Assignment,
     ShardRange,
     ShardRecord,
-    find_work_record,
+    find_work_records,
     read_assignment,
     shard_record_path,
     write_work_record,
@@ -65,7 +65,8 @@ def _finished_shard(build: Build, shard: ShardRange, encoders: Collection[str]) 
 
     A shard that may hold ids of other fast encoders than `encoders` does not count.
     """
-    record = find_work_record(build.store, shard_record_path(build.version, shard.name), ShardRecord)
+    path = shard_record_path(build.version, shard.name)
+    record = find_work_records(build.store, [path], ShardRecord).get(path)
     if record is None or not set(record.encoders).issubset(encoders):
         return None
     progress.report(progress.Working(f"verifying shard {shard.name}"))

@@ -17,7 +17,7 @@ from tokenloom.storage.verification import is_as_listed
 from tokenloom.storage.versions import published, tags
 from tokenloom.storage.versions.published import check_lengths, is_published, load_manifest, missing_file, version_path
 from tokenloom.storage.work.plans import building
-from tokenloom.storage.work.records import ShardRecord, find_work_record, shard_record_path
+from tokenloom.storage.work.records import ShardRecord, find_work_records, shard_record_path
 from tokenloom.tasks.retention import Collected, Policy, collect
 
 #: keeps only what is tagged or young
@@ -176,7 +176,8 @@ def _write(store: Store, files: dict[str, bytes], version: str) -> None:
     """Write the shards that have no record, each with its record last, and the small files."""
     for split in ("train", "validation"):
         name = f"{split}/000000"
-        record = find_work_record(store, shard_record_path(version, name), ShardRecord)
+        path = shard_record_path(version, name)
+        record = find_work_records(store, [path], ShardRecord).get(path)
         if record is None or not is_as_listed(store, version, record.entry):
             shard = [path for path in files if path.startswith(version_path(version, name))]
             for path in [*shard, shard_record_path(version, name)]:

@@ -24,7 +24,7 @@ from tokenloom.storage.work.records import (
     SpillEntry,
     build_path,
     find_partition_records,
-    find_work_record,
+    find_work_records,
     partition_record_path,
     quarantine_path,
     read_assignment,
@@ -34,6 +34,7 @@ from tokenloom.storage.work.records import (
 )
 
 VERSION, SPILL = "0123456789abcdef", "0123abcd"
+SHARD_PATH = shard_record_path(VERSION, "train/000000")
 ASSIGNMENT = Assignment(
     [SpillEntry(SPILL, 0, 10, "c" * 32, 0, 0)],
     [ShardRange("train", 0, 0, 0, 2**64, 5, 1)],
@@ -79,7 +80,7 @@ def write_partition(store: LocalStore) -> None:
 
 
 def write_shard(store: LocalStore) -> None:
-    write_work_record(store, shard_record_path(VERSION, "train/000000"), SHARD)
+    write_work_record(store, SHARD_PATH, SHARD)
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
@@ -96,7 +97,7 @@ def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
     write_shard(store)
     assert read_assignment(store, VERSION) == ASSIGNMENT
     assert find_partition_records(store, [SPILL, "missing"]) == {SPILL: RECORD}
-    assert find_work_record(store, shard_record_path(VERSION, "train/000000"), ShardRecord) == SHARD
+    assert find_work_records(store, [SHARD_PATH], ShardRecord) == {SHARD_PATH: SHARD}
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -106,14 +107,14 @@ def test_a_damaged_work_file_is_rejected(damage: str, tmp_path: Path) -> None:
     write_partition(store)
     write_shard(store)
     paths = [build_path(VERSION, "assignment.json"), partition_record_path(SPILL)]
-    for path in [*paths, shard_record_path(VERSION, "train/000000")]:
+    for path in [*paths, SHARD_PATH]:
         store.replace(path, DAMAGES[damage](store.read(path)))
     with pytest.raises(
         WorkError, match=re.escape(f"work file damaged: {store.place(paths[0])}; run the same command again")
     ):
         read_assignment(store, VERSION)
     assert find_partition_records(store, [SPILL]) == {}
-    assert find_work_record(store, shard_record_path(VERSION, "train/000000"), ShardRecord) is None
+    assert find_work_records(store, [SHARD_PATH], ShardRecord) == {}
 
 
 @pytest.mark.parametrize("path", [spill_path(SPILL, 0), quarantine_path(SPILL)])
