@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -37,11 +38,8 @@ _ColumnName = Annotated[str, BeforeValidator(_position_as_name)]
 _GivenName = Annotated[_ColumnName, Field(min_length=1)]
 _Filter = Annotated[str, AfterValidator(_check_filter)]
 COLUMN_RULES = 2  # part of names, as FILTER_RULES: raise it if other tokens of rows of ids are read or learned
+_POSITION = re.compile("0|[1-9][0-9]*")
 _BUILDERS = ("arrow", "csv", "json", "parquet", "text")  # builders of the package datasets that read local files
-
-
-def _is_position(name: str) -> bool:
-    return name.isascii() and name.isdecimal() and str(int(name)) == name
 
 
 class _Source(SpecModel):
@@ -177,7 +175,7 @@ class CsvSource(_ColumnSource):
         named = [("text", self.text), ("messages", rows), ("tools", self.tools), ("id", self.id)]
         named += [("filter", name) for name in columns_of(parse_filter(self.filter))] if self.filter else []
         for key, name in named:
-            if name is not None and not (name in self.columns if self.columns else _is_position(name)):
+            if name is not None and not (name in self.columns if self.columns else _POSITION.fullmatch(name)):
                 found = f"is not in columns, which are: {', '.join(self.columns)}" if self.columns else "has no name"
                 raise ValueError(
                     f"{key}: the field {name!r} {found}; without a header, columns: [name, ...] names the fields, and "

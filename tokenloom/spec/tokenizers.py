@@ -15,7 +15,7 @@ from pydantic import (
 from tokenloom.spec.base import Location, Name, SpecModel, kind_field
 from tokenloom.spec.syntax import MODEL_NAME_PATTERN
 from tokenloom.storage.formats.manifest import given_options
-from tokenloom.wording import closest, did_you_mean, near_miss
+from tokenloom.wording import closest, did_you_mean
 
 ModelName = Annotated[str, Field(pattern=MODEL_NAME_PATTERN)]
 
@@ -47,13 +47,6 @@ class _LibraryTokenizer(SpecModel):
 
 
 _NAMED_FILES = {"llama3": "tokenizer.model", "tekken": "tekken.json"}  # files of tiktoken known by name
-
-
-def tiktoken_names() -> list[str]:
-    """Return the names that an encoding of tiktoken can have, in order; a file belongs to some of them."""
-    from tiktoken import list_encoding_names
-
-    return [*sorted(list_encoding_names()), *_NAMED_FILES]
 
 
 def _named_instead(name: str, allowed: Sequence[str]) -> str:
@@ -94,22 +87,23 @@ class TiktokenTokenizer(_LibraryTokenizer):
         return self
 
     def _check_name(self) -> None:
+        from tiktoken import list_encoding_names
+
         if self.name is None:
             raise ValueError("give the name of a tiktoken encoding (gpt2), or files (ranks: vocab.tiktoken)")
         if self.name in _NAMED_FILES:
             raise ValueError(f"{self.name} is read from a file: give ranks: {_NAMED_FILES[self.name]}")
         if self.pattern or self.special_tokens:
             raise ValueError("pattern and special_tokens require ranks: a file of ranks")
-        if self.name not in (known := tiktoken_names()):
-            raise ValueError(f"tiktoken has no encoding {self.name!r}. {_named_instead(self.name, known)}")
+        if self.name not in (known := sorted(list_encoding_names())):
+            allowed = [*known, *_NAMED_FILES]
+            raise ValueError(f"tiktoken has no encoding {self.name!r}. {_named_instead(self.name, allowed)}")
 
     def _check_files(self) -> None:
         if self.pattern is None and (self.name not in _NAMED_FILES or self.special_tokens):
-            hint = near_miss(self.name or "", _NAMED_FILES) if self.name not in _NAMED_FILES else ""
             raise ValueError(
                 "a file of ranks needs a pattern: gpt2, cl100k_base, o200k_base or a regular expression; or, without "
                 "special_tokens, the name llama3 (for its tokenizer.model) or tekken (for a tekken.json)"
-                f"{hint and f'. {hint}'}"
             )
 
 
