@@ -8,6 +8,7 @@ import pickle
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 
 import pytest
 
@@ -138,23 +139,21 @@ class StoreConformance:
         found = store.read_all([f"many/{name}" for name in [*names[:20], "none"]])
         assert found == [*(name.encode() for name in names[:20]), None]
 
-    @pytest.mark.parametrize("name", ODD_NAMES)
-    def test_odd_names_are_written_read_and_listed(self, store: Store, name: str) -> None:
-        if name in self.names_not_known:
-            pytest.skip("this server mistakes it for another name")
-        store.create(f"odd {name}/{name}", b"data")
-        assert store.names(f"odd {name}") == [name]
-        assert store.read(f"odd {name}/{name}") == b"data"
-        assert store.read_range(f"odd {name}/{name}", 1, 3) == b"at"
-        store.replace(f"odd {name}/{name}", b"other")
-        assert store.num_bytes(f"odd {name}/{name}") == 5
-        assert not store.exists(f"odd {name}/{name[:-1]}")
+    def test_odd_names_are_written_read_and_listed(self, store: Store) -> None:
+        names = {*ODD_NAMES} - {*self.names_not_known}
+        for name in names:
+            store.create(f"odd {name}/{name}", b"data")
+            assert store.names(f"odd {name}") == [name]
+            assert store.read_range(f"odd {name}/{name}", 1, 3) == b"at"
+            store.replace(f"odd {name}/{name}", b"other")
+            assert store.read(f"odd {name}/{name}") == b"other"
+            assert not store.exists(f"odd {name}/{name[:-1]}")
+        assert {*store.names("")} - {"work"} == {f"odd {name}" for name in names}
 
-    @pytest.mark.parametrize("name", ["..", "../file", "a/../../file", "/file", "//file", "a/.."])
-    def test_names_that_would_leave_the_store_are_refused(self, store: Store, name: str) -> None:
+    def test_names_that_would_leave_the_store_are_refused(self, store: Store) -> None:
         uses: list[Callable[[str], object]] = [store.read, store.exists, store.names, store.remove]
         uses += [lambda name: store.create(name, b""), lambda name: store.replace(name, b"")]
-        for use in uses:
+        for use, name in product(uses, ["..", "../file", "a/../../file", "/file", "//file", "a/.."]):
             with pytest.raises(StoreError, match="would leave the store"):
                 use(name)
         assert store.names("") == []

@@ -135,7 +135,7 @@ class TestS3(ObjectStoreConformance):
             with pytest.raises(FileExistsError):
                 store.create("tags/theirs", b"the same")
 
-    @pytest.mark.parametrize("code", ["BadDigest", "IncompleteBody", "RequestTimeout", "XAmzContentSHA256Mismatch"])
+    @pytest.mark.parametrize("code", ["BadDigest", "XAmzContentSHA256Mismatch"])
     def test_a_body_that_arrives_damaged_is_sent_again(
         self, store: RemoteStore, s3_proxy: FaultyProxy, code: str
     ) -> None:
@@ -145,8 +145,7 @@ class TestS3(ObjectStoreConformance):
         store.create("a/other", b"other")
         assert (store.read("a/file"), store.read("a/other")) == (b"data", b"other")
 
-    @pytest.mark.parametrize("num_damaged", [1, 3])
-    @pytest.mark.parametrize("num_bytes", [1000, 11 * MIB])
+    @pytest.mark.parametrize(("num_bytes", "num_damaged"), [(1000, 3), (11 * MIB, 1)])
     def test_an_object_that_a_server_stores_damaged_is_found_and_sent_again(
         self, store: RemoteStore, num_bytes: int, num_damaged: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
