@@ -77,7 +77,7 @@ class LocalStore(Store):
     # ---- listing
 
     def exists(self, path: str) -> bool:
-        """Return whether `path` is a file or folder."""
+        """Return whether `path` is a file or folder, also an empty one."""
         with translate_errors(self.local(path)):
             return self.local(path).exists()
 

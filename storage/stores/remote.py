@@ -73,14 +73,14 @@ class RemoteStore(Store):
 
     # ---- listing
 
-    def exists(self, path: str) -> bool:
-        """Return whether `path` is a file or folder."""
-        return self._info(path) is not None
-
     def status(self, path: str) -> StoredFile | None:
         """Return the length of the file at `path` and when it was written; None if there is no file."""
-        info = self._info(path)
-        return _stored(info) if info and info["type"] == "file" else None
+        place = self.place(path)
+        try:
+            info: Info = call(place, "info", place)
+        except FileNotFoundError:
+            return None
+        return _stored(info) if info["type"] == "file" else None
 
     def names(self, folder: str) -> list[str]:
         """Return the sorted names in `folder`, never from a cache; an empty list if it does not exist."""
@@ -95,15 +95,6 @@ class RemoteStore(Store):
         """Return all files in `folder` and below, by path, sorted; one request for each 1000 of them on S3."""
         found = self._listed(folder, deep=True)
         return {path: _stored(info) for path, info in found.items() if info["type"] == "file"}
-
-    def _info(self, path: str) -> Info | None:
-        """Return fsspec's info of `path` ("size", "type" and the store's own fields), None if it does not exist."""
-        place = self.place(path)
-        try:
-            info: Info = call(place, "info", place)
-        except FileNotFoundError:
-            return None
-        return info
 
     def _listed(self, folder: str, *, deep: bool = False) -> dict[str, Info]:
         """Return fsspec's info of each name in a folder, or of each file below it, by path in the store, sorted."""

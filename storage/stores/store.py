@@ -100,9 +100,9 @@ class Store(ABC):
 
     # ---- listing
 
-    @abstractmethod
     def exists(self, path: str) -> bool:
         """Return whether `path` is a file or folder."""
+        return self.status(path) is not None or bool(self.names(path))
 
     @abstractmethod
     def status(self, path: str) -> StoredFile | None:

@@ -227,7 +227,7 @@ def begin(export: Export) -> None:
         found = {*place.names("")} - {_WORK}  # a run that could not begin may leave it
         if (found or (folder and folder.is_file())) and BEGUN not in found:
             raise StoreError(f"{place.root}: it exists and is not this export; give another destination, or delete it")
-    if not store.exists(BEGUN):
+    if store.num_bytes(BEGUN) is None:
         store.replace(BEGUN, note)
     elif store.read(BEGUN) != note:
         raise SpecError(f"{store.root}: it is another export that is not complete; delete it, or finish that export")
@@ -241,7 +241,7 @@ def write_unit(
     store: Store, export_format: ExportFormat, facts: VersionFacts, unit: ExportUnit
 ) -> dict[str, FileRecord]:
     """Write the files of a unit to a store unless they are there; return their records."""
-    if all(store.exists(name) for name in unit.files):
+    if None not in map(store.num_bytes, unit.files):
         known = {name: hashed(store, name) for name in unit.files}
         report_written(unit.documents.num_tokens, unit.documents.num_documents)
         return known

@@ -53,10 +53,6 @@ class MemoryStore(_WithoutFolder):
             raise StoreError(f"{path!r} would leave the store {self.root}")
         return f"{self.root}/{path}" if path else self.root
 
-    def exists(self, path: str) -> bool:
-        """See Store."""
-        return self.place(path) != "" and any(name == path or name.startswith(f"{path}/") for name in self.files)
-
     def status(self, path: str) -> StoredFile | None:
         """See Store."""
         if path not in self.files:
