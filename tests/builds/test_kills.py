@@ -266,10 +266,10 @@ def test_a_damaged_spill_ends_the_build_and_the_next_encodes_it_again(
 # Builds, exports, moves of tags and runs of gc: nothing half is visible, nothing is lost
 
 
-def _kill_commands(folder: Path, store: str, number: int) -> None:
+def _kill_commands(folder: Path, store: str, number: int, shard_tokens: int = 6000) -> None:
     texts = [f"document {i}, said {i % 7} times " * (1 + i % 5) for i in range(400)]
     source = {"kind": "jsonl", "path": str(write_jsonl(folder / "in" / "a.jsonl", texts))}
-    (folder / "spec.json").write_text(make_spec(folder, [source], shard_tokens=6000).model_dump_json())
+    (folder / "spec.json").write_text(make_spec(folder, [source], shard_tokens=shard_tokens).model_dump_json())
     command = [sys.executable, "-m", "tests.drivers.command_kill_driver", str(folder), store, str(number)]
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -289,4 +289,4 @@ def test_commands_on_s3_killed_at_random_moments_lose_nothing_and_finish(
     s3_url: str, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_url)
-    _kill_commands(tmp_path, f"s3://{BUCKET}/killed", count(3, 200))
+    _kill_commands(tmp_path, f"s3://{BUCKET}/killed", count(3, 200), count(20_000, 6000))  # each request is slow

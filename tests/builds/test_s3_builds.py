@@ -84,7 +84,7 @@ def test_exactly_one_of_two_builds_with_the_same_bytes_publishes(tmp_path: Path,
 def test_build_and_epoch_have_the_bytes_of_a_local_build_if_a_tenth_of_requests_fail(
     tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy
 ) -> None:
-    names = write_inputs(tmp_path / "in", count(900, 9000))
+    names = write_inputs(tmp_path / "in", count(300, 9000))
     key = uuid.uuid4().hex
     upload(s3_url, tmp_path / "in", key)
     moved, found, epochs, faults = [], [], [], []

@@ -337,21 +337,23 @@ def test_arrow_over_a_url_is_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
         assert read_real(f"memory://sets/{path.name}", kind="arrow") == [row["text"] for row in rows]
 
 
-@pytest.mark.parametrize("has", ["length", "etag", "chunks", "gzip"])
-def test_any_web_server_gives_what_its_files_hold(has: str, tmp_path: Path) -> None:
+def test_any_web_server_gives_what_its_files_hold(tmp_path: Path) -> None:
     folder = tmp_path / "web"
-    texts = [f"document {i} " * 20_000 for i in range(30)]  # more than one block of fsspec
+    texts = [f"document {i} " * 20_000 for i in range(24)]  # more than one block of fsspec
     lines = write_jsonl(folder / "a.jsonl", texts).read_bytes()
-    (folder / "b.jsonl.gz").write_bytes(gzip.compress(lines))
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(lines, 1))
     pq.write_table(pa.table({"text": texts}), folder / "c.parquet")
-    sources = [{"kind": name.split(".")[1], "path": f"URL/{name}"} for name in ("a.jsonl", "b.jsonl.gz", "c.parquet")]
-    found = []
-    with web_server(folder, has) as (url, _):
-        for root in (str(folder), url):
-            each = [source | {"path": source["path"].replace("URL", root)} for source in sources]
-            spec = make_spec(tmp_path / root[:4], each, documents={"deduplicate": False})
-            found.append(listed_files(spec, build(spec).version, ".tok"))
-    assert found[0] == found[1]
+
+    def built(root: str, name: str) -> dict[str, str]:
+        files = ("a.jsonl", "b.jsonl.gz", "c.parquet")
+        sources = [{"kind": file.split(".")[1], "path": f"{root}/{file}"} for file in files]
+        spec = make_spec(tmp_path / name, sources, documents={"deduplicate": False})
+        return listed_files(spec, build(spec).version, ".tok")
+
+    expected = built(str(folder), "local")
+    for has in ("length", "etag", "chunks", "gzip"):
+        with web_server(folder, has) as (url, _):
+            assert built(url, has) == expected, has
 
 
 def test_an_answer_that_a_server_cut_off_is_not_a_shorter_file(tmp_path: Path) -> None:

@@ -123,9 +123,9 @@ def test_a_wrong_endpoint_ends_a_build_after_the_tries_of_one_request(
     assert messages == []  # no task was retried
 
 
-@pytest.mark.parametrize("num_jobs", [1, 399, 400, 401, 799, 1000, 10_000])
-@pytest.mark.parametrize("num_workers", [0, 2, 512])
-@pytest.mark.parametrize("weight", [0, 1, 3])
+@pytest.mark.parametrize("num_jobs", [1, 400, 401, 2000])
+@pytest.mark.parametrize("num_workers", [0, 512])
+@pytest.mark.parametrize("weight", [0, 3])
 def test_a_step_has_at_most_max_tasks_tasks(num_jobs: int, num_workers: int, weight: int) -> None:
     batches = batches_of([Job("", i, weight) for i in range(num_jobs)], num_workers, 1, 400)
     assert [job for batch in batches for job in batch.jobs] == list(range(num_jobs))

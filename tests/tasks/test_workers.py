@@ -242,22 +242,19 @@ def test_what_cannot_be_pickled_raises_and_the_pool_continues(
     assert call(pool, double, 4) == 8
 
 
-@pytest.mark.parametrize(
-    ("function", "job", "reason"),
-    [
+def test_a_child_that_ends_loses_its_call_and_says_why(pool: WorkerPool) -> None:
+    functions: list[tuple[Callable[[Any], Any], Any, str]] = [
         (kill_itself, None, r"while starting: killed, perhaps for memory; run the same command again"),
         (hang, None, "hung in native code"),
         (end_with, 0, "exit code 0"),
         (end_with, 7, "exit code 7"),
-    ],
-)
-def test_a_child_that_ends_loses_its_call_and_says_why(function: Any, job: Any, reason: str) -> None:
-    with WorkerPool(1) as one:
-        call(one, process_id, None)
+    ]
+    for function, job, reason in functions:
+        call(pool, process_id, None)
         for _ in range(2):  # the second call gets another child
             with pytest.raises(WorkerLost, match=reason):
-                call(one, function, job)
-        assert call(one, double, 4) == 8
+                call(pool, function, job)
+        assert call(pool, double, 4) == 8
 
 
 def test_closing_now_ends_calls_in_progress(tmp_path: Path) -> None:
