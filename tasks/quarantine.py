@@ -162,7 +162,7 @@ class PartitionTally:
             self._first = self._first or str(bad)[:_MESSAGE_CHARS]
 
     def add_encoded(self, num_bytes: int, chat: ChatCounts | None) -> None:
-        """Count documents that were encoded: the bytes of their texts in UTF-8, and what `chat` counts."""
+        """Count documents that were encoded: the bytes of their texts in UTF-8, and the counts of conversations."""
         self._text_bytes += num_bytes
         if chat is not None:
             self._chat = chat + (self._chat or ChatCounts())

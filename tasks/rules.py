@@ -39,7 +39,7 @@ from tokenloom.tokenizers.base import WORKER_MARK, Tokenizer, text_bytes
 
 MAX_ID_BYTES = 1024  # so that the ids of a million documents fit into one Arrow array
 Transform = Callable[[Any], Any]  # text or conversation's object -> the same, or None
-FoundBad = dict[int, tuple[str, str]]  # position in a batch -> reason, and what is wrong with the row
+FoundBad = dict[int, tuple[str, str]]  # position in a batch -> reason and message
 _EXCLUDED = "excluded.bin"
 _DIGEST_BYTES = 16
 _CONTENT = re.compile("[0-9a-fA-F]{32}")  # bytes.fromhex would ignore blanks

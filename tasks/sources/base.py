@@ -1,4 +1,4 @@
-"""Parts of files, and batches of their rows: what the readers of every kind of source give."""
+"""Parts of files and batches of rows, as the readers of every kind of source return them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # Jinja stays out of builds without conversations
 
 PARTITION_BYTES = 64_000_000  # about how much text; the name of every spill depends on this cut
 BATCH_BYTES = 4_000_000  # about how much text is in memory at a time
-INDEX, MASK = "index", "mask"  # what a file of tokens has beside its ids, in the option `has`
+INDEX, MASK = "index", "mask"  # in the option `has`: a file of tokens has an index, or a mask
 REPAIR = "repair or recreate the file, or leave it out"  # the next step for a damaged file
 
 Options = Mapping[str, Any]  # how a file is read; each kind knows its own keys

@@ -65,7 +65,7 @@ class Columns:
     def __init__(self, options: Options) -> None:
         self._conversations: ConversationColumns | None = None
         if options.get("messages") is not None:
-            from tokenloom.tasks.sources.conversations import ConversationColumns  # texts need none of it
+            from tokenloom.tasks.sources.conversations import ConversationColumns  # not imported for texts
 
             self._conversations = ConversationColumns(options)
         self._text: str = options.get("text") or WHOLE_ROW  # not used if there are conversations

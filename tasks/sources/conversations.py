@@ -52,7 +52,7 @@ class ConversationColumns:
         self._tools: str = options.get("tools") or _TOOLS
         self._names_tools = options.get("tools") is not None
         self.missing_keys = {self._tools} if self._names_tools else set[str]()
-        self._refuses_pairs = self._key.split(".")[0] not in PAIR_KEYS  # a source may name one side of them
+        self._refuses_pairs = self._key.split(".")[0] not in PAIR_KEYS  # a source may name one side of the pairs
         self._layout: str | None = options.get("layout")
         self._wanted: Collection[int] | None = options.get(WANTED)
         self._decoding = Decoding(options)

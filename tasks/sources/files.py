@@ -42,7 +42,7 @@ from tokenloom.storage.stores.remote_calls import call
 from tokenloom.storage.stores.remote_errors import is_permanent, is_transient, kind_of, redacted, without_secrets
 from tokenloom.storage.stores.store import BLOCK_BYTES, StoreFile
 
-Info = dict[str, Any]  # what fsspec says about a file: "name", "type" and "size" at least
+Info = dict[str, Any]  # fsspec's facts about a file: "name", "type" and "size" at least
 HUB_STEP = (
     "check the network, HTTPS_PROXY and HF_HUB_OFFLINE; or fetch the files with `hf download` elsewhere, and give "
     "their folder"
@@ -101,7 +101,7 @@ def filesystem_of(pattern: str) -> tuple[Any, str]:
 
 
 def info_of(url: str) -> Info:
-    """Return the "type" and "size" of a file or folder, and what else its file system says about it now.
+    """Return the "type" and "size" of a file or folder, and other facts that its file system gives now.
 
     Raises InputError if it does not exist or can't be read.
     """
@@ -305,7 +305,7 @@ def _folder() -> TemporaryDirectory[str]:
 
 
 def needs_copy(filesystem: Any, url: str, info: Info) -> bool:
-    """Return whether a file can be read only as a whole, by what fsspec says about it, or by the answer to a range."""
+    """Return whether a file can be read only as a whole: it has no length or etag, or its server sends no ranges."""
     from fsspec.asyn import sync
 
     if not url.startswith(("http://", "https://")):

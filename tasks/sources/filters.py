@@ -149,7 +149,7 @@ def _value_set(members: Members, kind: pa.DataType) -> pa.Array | None:
 
 @lru_cache(maxsize=64, typed=True)  # each batch asks for it
 def literal(value: Scalar, kind: pa.DataType) -> Literal:
-    """Return what a column of a type is compared with; raises ValueError if a column of times can't be.
+    """Convert a value of the filter to the type of its column; raises ValueError for a text that is not a time.
 
     Args:
         value: as the filter has it; True is 1, and False is 0.
@@ -170,7 +170,7 @@ def literal(value: Scalar, kind: pa.DataType) -> Literal:
 
 
 def units_per_second(kind: pa.DataType) -> Fraction | None:
-    """Return in what a column of times counts; None for a column of another type."""
+    """Return how many units of a column of times make a second; None for a column of another type."""
     if pa.types.is_timestamp(kind):
         return Fraction(_UNITS_PER_SECOND[kind.unit])
     if pa.types.is_date64(kind):
@@ -188,7 +188,7 @@ def _seconds(value: Scalar) -> Fraction:
             f'{value!r} is not a date or time of ISO 8601; correct it, as in "2024-01-31" or "2024-01-31T12:00:00Z"'
         ) from error
     since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH
-    digits = re.search(r"[.,](\d+)", text)  # more of them than Python keeps
+    digits = re.search(r"[.,](\d+)", text)  # Python keeps only six
     fraction = Fraction(f"0.{digits[1]}") if digits else Fraction(0)
     return since.days * _SECONDS_PER_DAY + since.seconds + fraction
 

@@ -45,7 +45,7 @@ from tokenloom.tasks.sources.values import shown_names
 _HUB_URL = re.compile(r"hf://datasets/[^@]+@([0-9a-f]{40})/")
 BUILDERS = ("arrow", "csv", "json", "parquet", "text")  # names of the package for data files without a dataset
 _KINDS = {"ArrowConfig": "arrow", "CsvConfig": "csv", "JsonConfig": "jsonl", "ParquetConfig": "parquet"}
-_HARMLESS = {  # options of a README.md that change neither rows nor texts, and what our reader of CSV takes
+_HARMLESS = {  # options of a README.md that change neither rows nor texts, or that our reader of CSV has, too
     *("name", "version", "data_dir", "data_files", "description", "features", "chunksize", "batch_size", "block_size"),
     *("use_threads", "fragment_scan_options", "memory_map", "verbose", "sep", "delimiter"),
 }
@@ -73,11 +73,8 @@ class Reader(SourceReader):
         Raises InputError if dataset, config, split, revision or files don't exist, or if the hub can't be reached.
         """
         name = str(self._options["name"])
-        commit = (
-            current_commit(name, self._options.get("revision"))
-            if name not in BUILDERS and not name.startswith("/")
-            else None
-        )
+        is_on_hub = name not in BUILDERS and not name.startswith("/")
+        commit = current_commit(name, self._options.get("revision")) if is_on_hub else None
         dataset = self._dataset(commit)
         if commit:
             with translate_package_errors(name):
@@ -92,7 +89,7 @@ class Reader(SourceReader):
             return [replace(one, options={"kind": dataset.kind, "delimiter": dataset.delimiter}) for one in found]
         is_one = self._take is not None or dataset.num_shards() != len(dataset.urls)
         readme = Path(name, "README.md")  # says how the package reads the files
-        sides = () if commit or name in BUILDERS or not readme.is_file() else (str(readme),)
+        sides = () if is_on_hub or name in BUILDERS or not readme.is_file() else (str(readme),)
         return [replace(one, options={"stream": True} if is_one else {}, sides=sides) for one in found]
 
     def _dataset(self, commit: str | None) -> Dataset:
@@ -358,7 +355,9 @@ def _check_folder(name: str) -> None:
         )
     with translate_input_errors(name):
         for path in folder.iterdir():
-            if path.exists() and not (path.is_file() or path.is_dir()):  # the package would wait for what a pipe gives
+            if path.exists() and not (
+                path.is_file() or path.is_dir()
+            ):  # the package would wait for the writer of a pipe
                 raise InputError(f"{path}: not a regular file; remove it")
     if (folder / "state.json").exists() or (folder / "dataset_dict.json").exists():
         raise InputError(f"{name}: written by datasets.save_to_disk; read it with kind: arrow and path: {name}")

@@ -106,7 +106,7 @@ class TextFileReader(RecordReader):
                 if not (self._skips or is_inside):
                     break
                 dropped += len(buffer) - overlap
-                del buffer[: len(buffer) - overlap]  # all but what may begin a separator
+                del buffer[: len(buffer) - overlap]  # but for the last bytes, with which a separator may begin
         if not is_inside and (end is None or offset < end):
             yield self.sized_row(url, offset, bytes(buffer), dropped + len(buffer), max_bytes)
 
@@ -223,7 +223,7 @@ class CsvReader(TextFileReader):
         )
 
     def _rewritten(self, lines: Iterator[str], escape: str) -> Iterator[str]:
-        """Yield lines in which an escape means to Python's parser what the table above says."""
+        """Rewrite escapes for Python's parser, by the table above."""
         kept = {self._quote, escape, self._delimiter, "\r", "\n"}
 
         def rewrite(found: re.Match[str]) -> str:

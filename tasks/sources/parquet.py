@@ -201,7 +201,7 @@ def _read(file: IO[bytes], url: str, num_bytes: int = -1) -> bytes:
     """Read from an input file; a fault of the disk or network is an InputError, so that it is not a bad page."""
     try:
         return file.read(num_bytes)
-    except OSError as error:  # that of Google Cloud Storage has no number if credentials have expired
+    except OSError as error:  # Google Cloud Storage raises it without a number if credentials have expired
         raise InputError(f"{url}: can't be read: {error.strerror or error}; check the file") from error
 
 

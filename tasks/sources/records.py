@@ -21,7 +21,7 @@ from tokenloom.tasks.sources.listing import FoundFile, LeaveOut, find_files
 from tokenloom.tasks.sources.reader import RawRow, RecordReader
 from tokenloom.tasks.sources.values import parse_json
 
-OTHER_BYTES = 2**22  # what a row of JSON may hold beside its document, whose escapes may double it
+OTHER_BYTES = 2**22  # most bytes of other keys in a row of JSON; escapes may double its document
 _WINDOW_BYTES, _HEAD_BYTES = 2**20, 2**16
 _ESCAPE_CHARS = 32  # an error this close to the end of the buffer may only mean that the rest is not read yet
 _DECODER = json.JSONDecoder()
@@ -121,7 +121,7 @@ class _JsonArray:
             raise self._error("text after the end of the array")
 
     def _error(self, what: str, at: int | None = None) -> InputError:
-        """Return the error to raise for what is at a position of the text, by default the current one."""
+        """Return the error for a position of the text, by default the current one."""
         line = self._line + self._text.count("\n", 0, self._at if at is None else at)
         place = f"{self._url}, line {line}, value {self._count} of its JSON array"
         return InputError(f"{place}: {what}; repair the file or leave it out")

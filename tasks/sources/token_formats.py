@@ -101,7 +101,7 @@ class Megatron(TokenFormat):
                 raise InputError(
                     f"{index}: the first sequences of documents [{start:,}, {end:,}) do not ascend; {REPAIR}"
                 )
-            before = max(0, first - 1)  # its end is where the first of them must begin
+            before = max(0, first - 1)  # the first sequence must begin where this one ends
             at = self.HEAD.size + before * self.LENGTH.itemsize
             lengths = read_values(file, index, at, last - before, self.LENGTH)
             at = head.offsets + before * self.OFFSET.itemsize

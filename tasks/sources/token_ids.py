@@ -22,7 +22,7 @@ from tokenloom.tasks.sources.columns import Columns
 from tokenloom.tasks.sources.values import LISTS, shown_names
 
 IDS, LABELS, ATTENTION = "input_ids", "labels", "attention_mask"
-MASKS = ("assistant_masks", "completion_mask", "loss_mask")  # 1 for what is learned
+MASKS = ("assistant_masks", "completion_mask", "loss_mask")  # 1 for a learned token
 BESIDE = (LABELS, *MASKS, ATTENTION)  # the columns that say something of the ids
 IGNORED = -100  # the label of a token that is not a target
 ID_BYTES = 4  # bytes of an id in a batch, whatever its type in the file
@@ -239,7 +239,7 @@ def _check_labels(
 
 
 def _check_padding(is_text: NDArray[np.bool_], lengths: Int64s, numbers: NDArray[np.uint64], place_of: PlaceOf) -> None:
-    """Raise InputError if a row has padding within its ids: it would join what does not belong together."""
+    """Raise InputError if a row has padding within its ids: tokens that are not neighbours would be joined."""
     begins = is_text.copy()
     begins[1:] &= ~is_text[:-1]
     first = (np.cumsum(lengths) - lengths)[lengths > 0]

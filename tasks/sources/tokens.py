@@ -41,7 +41,7 @@ from tokenloom.wording import counted
 
 #: Why two files contradict each other, and the next step.
 MISMATCH = "one of the two was cut or changed, or they do not belong together; copy both files again"
-INDEX_DOCUMENTS = 2**16  # whose bounds are in memory at a time
+INDEX_DOCUMENTS = 2**16  # most documents with their bounds in memory
 _MIN_TOKENS = 2**13  # to read at a time
 
 
@@ -97,7 +97,7 @@ class TokenFormat(SourceReader):
             )
 
     def notes(self, url: str) -> list[str]:
-        """Return what a person should know of how such a file is read, one line each."""
+        """See SourceReader.notes."""
         return [f"{url}: no index, so a document ends with the id {self.eot_id:,}"] if self.infers else []
 
     def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
@@ -117,7 +117,7 @@ class TokenFormat(SourceReader):
         return np.dtype(self.options.get("dtype") or default).newbyteorder("<")
 
     def layout(self, url: str) -> Layout:
-        """Return what a file holds, once file and index were compared."""
+        """Return the counts and the type of a file, after comparing it with its index."""
         raise NotImplementedError
 
     def bounds(self, url: str, start: int, end: int) -> Int64s:

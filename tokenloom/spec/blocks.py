@@ -90,7 +90,7 @@ class DocumentRules(SpecModel):
 
 
 class ChatRules(SpecModel):
-    """How conversations become text: a chat template, and what it is given."""
+    """How conversations become text: a chat template and its variables."""
 
     path_fields: ClassVar[tuple[str, ...]] = ("template",)
     template: Location = Field(

@@ -185,7 +185,7 @@ class BuildSpec(SpecModel):
         return [(split.name, split.share) for split in self.splits]
 
     def ids_options(self) -> dict[str, Any]:
-        """Return what the readers of tokens need to know of the tokenizer; nothing if sources are texts."""
+        """Return the tokenizer's options for readers of tokens; {} if sources are texts."""
         return self.tokenizer.ids() if isinstance(self.tokenizer, IdsTokenizer) else {}
 
     def identity(self) -> dict[str, Any]:

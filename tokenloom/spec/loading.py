@@ -130,7 +130,7 @@ def _given_value(item: Any) -> str:
 
 
 def _written_key(location: Sequence[str | int], value: Any) -> KeyPath:
-    """Return pydantic's location without what the file does not contain: the names of union members."""
+    """Return pydantic's location without the names of union members, which the file does not contain."""
     written: list[str | int] = []
     skipped = False
     for part in location:

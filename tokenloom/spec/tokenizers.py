@@ -210,7 +210,7 @@ class IdsTokenizer(SpecModel):
         return self
 
     def ids(self) -> dict[str, Any]:
-        """Return what a reader of tokens needs to know."""
+        """Return the options for readers of tokens."""
         return {"vocab_size": self.vocab_size, "eot_id": self.eot_id, "bos_id": self.bos_id}
 
     def paths(self) -> Iterator[tuple[str, str]]:
