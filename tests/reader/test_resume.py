@@ -59,7 +59,7 @@ def staged_mixture(reference: str, small: str, **options: Any) -> Mixture:
 # ---- resumed equals uninterrupted
 
 
-@pytest.mark.parametrize("steps", [0, 1, 7, 10_000])
+@pytest.mark.parametrize("steps", [0, 7, 2_000])
 @pytest.mark.parametrize("kind", ["concat", "best_fit", "mixture"])
 def test_a_resumed_loader_continues_bit_for_bit(reference: str, small: str, kind: str, steps: int) -> None:
     def make() -> TokenLoader:
@@ -174,19 +174,6 @@ def test_a_state_alone_says_what_to_open(reference: str, small: str, kind: str) 
     assert again.state_dict() == loader.state_dict()
     again.close()
     loader.close()
-
-
-@pytest.mark.parametrize("prefetch", [0, 1, 16, 64])
-def test_a_state_counts_the_batches_taken_and_not_those_made_ahead(reference: str, prefetch: int) -> None:
-    loader = TokenLoader(TokenDataset(reference, seq_len=8), 3, rank=1, world_size=2, prefetch=prefetch)
-    loader.start()
-    first = loader.state_dict()
-    for step in range(1, 40):
-        next(loader)
-        assert loader.state_dict()["samples"] == 6 * step
-    loader.close()
-    assert first["samples"] == 0  # a state does not change when its loader continues
-    assert loader.state_dict()["samples"] == 6 * 39
 
 
 # ---- refusals

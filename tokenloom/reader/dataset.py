@@ -174,7 +174,7 @@ class TokenDataset(SplitSamples):
         of_samples = tuple(name for name in names if name not in ("cu_seqlens", "member"))
         self._sample_format = replace(form, fields=of_samples)
         self._feeds: dict[int, HostFeed] = {}  # the feed of the last call, by its number of samples
-        if not len(self):
+        if not self.counts.any():
             warnings.warn(self.why_empty(), stacklevel=2)
 
     def __repr__(self) -> str:

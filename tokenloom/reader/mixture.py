@@ -297,14 +297,14 @@ class Stream:
         datasets = [source] if isinstance(source, SplitSamples) else [*source.datasets.values()]
         names = [None] if isinstance(source, SplitSamples) else [*source.datasets]
         for data in datasets:
-            if not len(data):
+            if not data.counts.any():
                 raise ValueError(data.why_empty())
         self._lanes = None if lanes is None else checked_int("lanes", lanes, 1)
         members = [Member(data, Order(order, data.counts, seed, lanes)) for data in datasets]
         self.members: dict[str | None, Member] = dict(zip(names, members, strict=True))
         learn = next((data.format.learn for data in datasets if data.format.learn is not None), None)
         self.format = replace(datasets[0].format, learn=learn)
-        self.num_samples = None if self._mixture else len(datasets[0])
+        self.num_samples = None if self._mixture else members[0].order.num_samples
         self.is_remote = any(data.shards.cache is not None for data in datasets)
         self.opens_slowly = self.is_remote or any(data.plans_shards for data in datasets)
 
@@ -344,16 +344,16 @@ class Stream:
         for turns in self.turns(positions):
             data, order = turns.member
             pieces = data.locate(order.samples(turns.positions))
-            epoch = int(turns.positions[:1].sum()) // len(data)
+            epoch = int(turns.positions[:1].sum()) // order.num_samples
             parts.append(WindowPart(data.files, turns.rows, pieces, turns.number, epoch))
         return TokenWindow(parts, num_rows, self.format)
 
     def shards_of(self, positions: Int64s) -> Iterator[tuple[SplitSamples, list[int]]]:
         """Yield the shards that hold the samples at (n,) positions, by dataset, in order of first need."""
         for turns in self.turns(positions):
-            data, own = turns.member.dataset, turns.positions
-            near = own[own < own[:1].sum() + len(data)]  # later epochs have the same shards
-            shards, first = np.unique(data.shards_of(turns.member.order.samples(near)), return_index=True)
+            (data, order), own = turns.member, turns.positions
+            near = own[own < own[:1].sum() + order.num_samples]  # later epochs have the same shards
+            shards, first = np.unique(data.shards_of(order.samples(near)), return_index=True)
             yield data, shards[np.argsort(first)].tolist()
 
     def mapped_bytes(self) -> int:
