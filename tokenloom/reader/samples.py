@@ -9,7 +9,7 @@ import itertools
 import resource
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
     from tokenloom.storage.cache.shard_cache import ShardCache
+    from tokenloom.tokenizers import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ class SplitSamples:
         self.files: list[AnyFiles] = [self.shards]
         if form.learn is not None:
             self.files.append(SplitFiles(OpenMask, store, manifest, split, cache, options))
-        self._tokenizer: Decoder | None = None
+        self._tokenizer: Tokenizer | None = None
 
     @property
     def manifest(self) -> Json:
@@ -342,16 +343,7 @@ def _by_shard(indices: Int64s, shards: Int64s) -> Iterator[tuple[Int64s, int]]:
         yield rows, int(shards[rows[0]])
 
 
-class Decoder(Protocol):
-    """What decoding needs of a tokenizer."""
-
-    vocab_size: int
-
-    def decode(self, ids: AnyArray, /) -> str:
-        """Return the text of (n,) ids."""
-
-
-def version_tokenizer(store: Store, manifest: Manifest) -> Decoder:
+def version_tokenizer(store: Store, manifest: Manifest) -> Tokenizer:
     """Return the tokenizer of a version, made from its manifest and the tokenizer files in the version.
 
     Raises:
@@ -372,7 +364,7 @@ def version_tokenizer(store: Store, manifest: Manifest) -> Decoder:
         raise TokenizerError(f"{place}: {error}") from error
 
 
-def decode(tokenizer: Decoder, ids: AnyArray) -> str:
+def decode(tokenizer: Tokenizer, ids: AnyArray) -> str:
     """Return the text of (n,) ids; raises as TokenDataset.decode."""
     if ids.ndim != 1:
         raise ValueError(f"ids must have one dimension, as those of one sample have, not the shape {ids.shape}")

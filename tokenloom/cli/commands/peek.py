@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tokenloom.cli.arguments import LEARN, Argument, Ref, positive
 from tokenloom.cli.output import Json, Output, Result, shown_origin
 from tokenloom.errors import InputError
-from tokenloom.reader.samples import Decoder, decode, version_tokenizer
+from tokenloom.reader.samples import decode, version_tokenizer
 from tokenloom.storage.formats.arrays import AnyArray
 from tokenloom.storage.formats.classes import ENDS_TURN, PLAIN_TEXT, ROLE_BITS, ROLES, learned_classes, parse_policy
 from tokenloom.storage.versions.document_tables import VersionTables
@@ -25,6 +25,9 @@ from tokenloom.storage.versions.published import check_split
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.wording import counted, printable, printable_line
+
+if TYPE_CHECKING:
+    from tokenloom.tokenizers import Tokenizer
 
 _MAX_RUNS = 200  # shown of a document
 
@@ -87,7 +90,7 @@ def _documents(tables: VersionTables, split: str, count: int, chars: int, learne
             yield {**found, "text": text, **_runs(tokenizer, shard, start, start + num_tokens, learned)}
 
 
-def _runs(tokenizer: Decoder, shard: StoredShard, start: int, end: int, learned: NDArray[np.bool_]) -> Json:
+def _runs(tokenizer: Tokenizer, shard: StoredShard, start: int, end: int, learned: NDArray[np.bool_]) -> Json:
     """Divide tokens [start, end) of a shard, a conversation, into runs; nothing for plain text."""
     if int(shard.classes(start, start + 1)[0]) & ROLE_BITS == PLAIN_TEXT:
         return {}
@@ -110,7 +113,9 @@ def _add_conversations(tables: VersionTables, documents: list[Json]) -> None:
             document["conversation"] = None if text is None else json.loads(text)
 
 
-def class_runs(tokenizer: Decoder, ids: AnyArray, classes: NDArray[np.uint8], learned: NDArray[np.bool_]) -> list[Json]:
+def class_runs(
+    tokenizer: Tokenizer, ids: AnyArray, classes: NDArray[np.uint8], learned: NDArray[np.bool_]
+) -> list[Json]:
     """Divide a document into runs of tokens [start, end) that have one role and are all learned, or all not.
 
     Args:
