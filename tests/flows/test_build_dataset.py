@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import re
@@ -18,6 +19,7 @@ import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import TaskRun
+from prefect.exceptions import ParameterTypeError
 
 from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
 from tests.counts import full_only
@@ -28,6 +30,7 @@ from tokenloom import TokenDataset
 from tokenloom.errors import GateFailed, InputError, SpecError
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.spec.loading import load_spec
 from tokenloom.tasks.building.plan import Build, Partition
 from tokenloom.tasks.building.tokenization import tokenize_partition
 
@@ -62,15 +65,17 @@ def _task_runs() -> tuple[Any, list[TaskRun]]:
 @pytest.mark.usefixtures("prefect_server")
 @pytest.mark.parametrize("workers", [0, 2, pytest.param(1, marks=full_only), pytest.param(4, marks=full_only)])
 def test_the_flow_publishes_the_same_version_as_a_direct_build(tmp_path: Path, workers: int) -> None:
-    spec = _spec(tmp_path, shard_tokens=3000)
+    spec = _spec(tmp_path, shard_tokens=3000, dataset=f"same-{workers}")
     result = build_dataset(spec.with_workers(workers))
     assert result["published"] is True
     assert sum(split["documents"] for split in result["splits"].values()) == 300
     direct = spec.model_copy(update={"store": str(tmp_path / "direct")})
     assert listed_files(spec, result["version"]) == listed_files(direct, build(direct).version)
     again = build_dataset(spec.with_workers(workers))
-    assert again["published"] is False
-    assert again["version"] == result["version"]
+    assert (again["published"], again["version"]) == (False, result["version"])
+    run = newest_run()
+    assert run.state is not None and str(run.state.message).startswith("up to date, nothing new to publish: ")
+    assert event("tokenloom.dataset.published", spec.dataset)["flow_run_id"] != str(run.id)  # there is only one
 
 
 @pytest.mark.usefixtures("prefect_server")
@@ -119,6 +124,24 @@ def test_bad_input_fails_the_run_without_retries_and_with_our_message(tmp_path: 
     assert [r.run_count for r in failed] == [1]
     assert not list(tmp_path.glob("store/bad/versions/*/manifest.json"))
     assert not list(tmp_path.glob("store/bad/tags/*/*"))
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_a_spec_against_the_rules_ends_the_run_with_the_words_of_the_command_line(tmp_path: Path) -> None:
+    right = _spec(tmp_path).model_dump(mode="json")
+    wrong = right | {"dataset": "abcdef0123456789", "splits": [{"name": "train", "share": 0.5}]}
+    wrong["sources"] = [right["sources"][0] | {"filter": "score >="}]
+    (tmp_path / "spec.yaml").write_text(json.dumps(wrong))
+    with pytest.raises(SpecError) as refused:
+        load_spec(tmp_path / "spec.yaml")
+    with pytest.raises(ParameterTypeError):
+        build_dataset(wrong)
+    message = str(newest_run().state.message)  # type: ignore[union-attr]
+    rules = re.findall(r"spec\.yaml:1: [\w.]+: (.+); got", str(refused.value))
+    assert len(rules) == 3 and all(rule in message for rule in rules)
+    failed = event("tokenloom.dataset.failed", "unknown")  # as the name is invalid
+    assert (failed["state"], failed["error"]) == ("failed", "ParameterTypeError")
+    assert "shares must add up to 1, not 0.5" in failed["message"] and "\n" not in failed["message"]
 
 
 def _kill_first_worker(build: Build, part: Partition) -> Any:

@@ -1,4 +1,4 @@
-"""`tokenloom up` from the outside: a real server and worker, runs triggered through the API, no process left."""
+"""`tokenloom up` from the outside: a real server and worker, its deployments, other commands beside it, its end."""
 
 from __future__ import annotations
 
@@ -10,15 +10,11 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
-import httpx
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentUpdate
-from prefect.client.schemas.objects import FlowRun
-from prefect.deployments import run_deployment
 
 from tests.builders.datasets import write_parquet
 from tests.counts import full_only
@@ -26,66 +22,15 @@ from tests.servers.prefect_servers import use_migrated
 from tests.servers.processes import wait_until
 from tests.servers.running import (
     Up,
-    artifact,
     command,
-    event,
     flow_run,
     log_lines,
-    parameters,
     wait_until_final,
     wait_until_gone,
 )
 from tokenloom.server.deployments import NAMES, deployment_pages
-from tokenloom.storage.versions.published import published_versions
-from tokenloom.storage.versions.references import dataset_store
-from tokenloom.wording import duration
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
-
-
-def test_a_run_that_the_api_triggers_publishes_a_version(up: Up) -> None:
-    folder = up.folder
-    asked = parameters(folder, "news", report=True)
-    run: Any = run_deployment("build-dataset/build-dataset", parameters=asked, timeout=300, poll_interval=1)
-    assert run.state.is_completed(), run.state
-    (version,) = published_versions(dataset_store(str(folder / "store"), "news"))
-    assert flow_run(run.id).name == "build-news"
-    summary = artifact("news-summary")
-    assert f"## news {version}" in summary.data and "The longest step was" in summary.data
-    report, catalogue = re.findall(r"\]\(<(http://127\.0\.0\.1:\d+/stores/.+?)>\)", summary.data)
-    assert (folder / f"store/news/reports/{version}.html").read_bytes() == httpx.get(report, trust_env=False).content
-    assert f"news/reports/{version}.html" in httpx.get(catalogue, trust_env=False).text
-    assert_result_is_reported(run, version, folder)
-    again: Any = run_deployment("build-dataset/build-dataset", parameters=asked, timeout=300, poll_interval=1)
-    assert again.state.message.startswith("up to date, nothing new to publish: ")
-    assert again.state.message.endswith('split="train", seq_len=2048)')
-    assert event("tokenloom.dataset.published", "news")["flow_run_id"] == str(run.id)  # there is only one
-
-
-def assert_result_is_reported(run: FlowRun, version: str, folder: Path) -> None:
-    """Assert that state, summary and event report what was published and how to read it."""
-    reference = f"{folder}/store/news@{version}"
-    payload = event("tokenloom.dataset.published", "news")
-    line = (
-        f"published {reference}: {payload['tokens']:,} tokens in 200 documents, 3 shards, "
-        f"in {duration(payload['seconds'])}; 0 of 1 partition reused; tokenizer byte (byte), 256 ids"
-    )
-    note = (
-        "warning: no document in the split validation (share 0.01) of 200 documents; add documents, or give larger "
-        "shares in `splits`"
-    )
-    read = f'from tokenloom import TokenDataset\ndata = TokenDataset("{reference}", split="train", seq_len=2048)'
-    assert (payload["message"], payload["read"]) == (line, read)
-    assert run.state is not None and run.state.message == f"{line}\n{note}\n{read}"
-    summary = artifact("news-summary")
-    assert (summary.description, line in summary.data, read in summary.data) == (line, True, True)
-    report = folder / "store/news/reports" / f"{version}.html"
-    assert "All figures and charts" in summary.data
-    assert report.read_text().startswith("<!doctype html>")
-    wanted = {"version": version, "reference": reference, "tag": "latest", "tag_moved": True, "documents": 200}
-    wanted |= {"shards": 3, "partitions": 1, "partitions_reused": 0}
-    assert {name: payload[name] for name in wanted} == wanted
-    assert payload["tokenizer"] == {"name": "byte", "kind": "byte", "vocab_size": 256}
 
 
 @full_only
@@ -116,8 +61,8 @@ def test_the_deployments_exist_and_the_nightly_schedules_are_inactive(up: Up) ->
 
 def test_a_build_on_the_command_line_finds_the_server(up: Up) -> None:
     folder, url = up.folder, up.url
-    write_parquet(folder / "input" / "b.parquet", ["found"] * 3)
-    source = "sources:\n  - kind: parquet\n    path: input/b.parquet\n"
+    write_parquet(folder / "found" / "b.parquet", ["found"] * 3)
+    source = "sources:\n  - kind: parquet\n    path: found/b.parquet\n"
     spec = f"dataset: found\nstore: store\n{source}tokenizer: {{kind: byte}}\n"
     (folder / "spec.yaml").write_text(spec)
     done = command(folder, "build", "spec.yaml", "--workers", "0")
