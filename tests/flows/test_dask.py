@@ -112,19 +112,6 @@ def _elsewhere(spec: BuildSpec, folder: Path) -> BuildSpec:
     )
 
 
-@pytest.mark.usefixtures("prefect_server")
-def test_a_cluster_changes_no_bytes_and_reports_progress(tmp_path: Path, address: str) -> None:
-    spec = with_chats(_spec(tmp_path, runner={"kind": "dask", "address": address}), tmp_path, 50)
-    seen: list[progress.Event] = []
-    with progress.listening(seen.append):
-        result = build_dataset(spec)
-    assert result["published"] is True
-    direct = _elsewhere(spec, tmp_path)
-    assert listed_files(spec, result["version"]) == listed_files(direct, build(direct).version)
-    encoded = [event.num_documents for event in seen if isinstance(event, progress.Advanced)]
-    assert sum(encoded) >= 2 * 400  # tokenize and shuffle
-
-
 @full_only
 @pytest.mark.usefixtures("prefect_server", "tiktoken_cache")
 def test_workers_with_an_empty_home_use_the_fast_encoder(
@@ -170,21 +157,24 @@ def _kill_worker_once(build: Build, part: Partition) -> PartitionRecord:
 
 
 @pytest.mark.usefixtures("prefect_server")
-def test_workers_that_share_only_s3_change_no_bytes_even_if_one_is_killed(
+def test_a_cluster_that_shares_only_s3_changes_no_bytes_even_if_a_worker_is_killed(
     tmp_path: Path, s3_url: str, killed: Path, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    local = _spec(tmp_path, again=count(1, 17_000))  # 200 MB
-    upload(s3_url, tmp_path / "input", "cluster/input")
-    fields = {
-        "store": f"s3://{BUCKET}/cluster/store",
-        "sources": [{"kind": "jsonl", "path": f"s3://{BUCKET}/cluster/input/*.jsonl"}],
-        "runner": {"kind": "dask", "address": address},
-    }
-    spec = BuildSpec.model_validate(local.model_dump() | fields)
-    with monkeypatch.context() as patch:
+    local = with_chats(_spec(tmp_path, again=count(1, 17_000)), tmp_path / "chats", 50)  # 200 MB
+    for name in ("input", "chats"):
+        upload(s3_url, tmp_path / name, f"cluster/{name}")
+    sources = local.model_dump()["sources"]
+    for source in sources:
+        source["path"] = source["path"].replace(f"{tmp_path}/", f"s3://{BUCKET}/cluster/")
+    fields = {"store": f"s3://{BUCKET}/cluster/store", "sources": sources}
+    spec = BuildSpec.model_validate(local.model_dump() | fields | {"runner": {"kind": "dask", "address": address}})
+    seen: list[progress.Event] = []
+    with monkeypatch.context() as patch, progress.listening(seen.append):
         patch.setattr("tokenloom.flows.build_steps.tokenize_partition", _kill_worker_once)
         result = build_dataset(spec)
     assert killed.exists()
+    encoded = [event.num_documents for event in seen if isinstance(event, progress.Advanced)]
+    assert sum(encoded) >= 2 * 400  # tokenize and shuffle
     same = _elsewhere(spec, tmp_path)
     assert listed_files(spec, result["version"]) == listed_files(same, build(same).version)
     assert listed_files(spec, result["version"], ".tok") == listed_files(local, build(local).version, ".tok")

@@ -1,4 +1,4 @@
-"""A Prefect server that is slow, does not start, or dies during a build from the command line."""
+"""A Prefect server that does not start, stops answering, or is one of several that a command could use."""
 
 from __future__ import annotations
 
@@ -26,14 +26,7 @@ def test_only_a_server_that_is_gone_is_named(flows_url: str) -> None:
         raise ConnectError("of another server")
 
 
-def test_a_server_that_does_not_start_says_why_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
-    monkeypatch.setenv("PREFECT_SERVER_API_PORT", "no number")  # Prefect refuses it when it is imported
-    with pytest.raises(TokenloomError, match=r"did not start; .* ends: .*no number"), running_server(tmp_path / "log"):
-        raise AssertionError("it runs")
-
-
-def test_a_database_of_a_newer_prefect_is_named(
+def test_a_server_that_does_not_start_says_why_such_as_a_database_of_a_newer_prefect(
     migrated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_migrated(migrated, tmp_path)
