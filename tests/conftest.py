@@ -26,6 +26,8 @@ settings.register_profile(
 )
 settings.load_profile("tokenloom")
 
+# Ten seconds of a processor for a server that nobody asked for, such as a request of Dask's threads after a flow.
+os.environ["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"
 if not FULL:
     os.fsync = lambda fd: None  # no power fails during a test, and a device takes milliseconds
 
