@@ -21,9 +21,11 @@ _PAGES = [page for page in _ALL if {"python", "console"}.intersection(language f
 #: Imports once what the pages import, and runs each in a fork of itself: lines of (page, folder, log) to exit codes.
 _SERVE = """
 import json, os, sys, traceback
-import pyarrow.parquet, torch, tokenloom.cli.main, tokenloom.flows.direct
+import jinja2, pandas, pyarrow.parquet, tiktoken, torch._dynamo, tokenloom.cli.main, tokenloom.flows.direct
 from tests.docs.sessions import run_session
 from tests.docs.walk import follow
+
+tiktoken.get_encoding("gpt2")
 
 def run(page, folder, log):
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT), 1)

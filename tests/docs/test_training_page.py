@@ -1,11 +1,9 @@
-"""The pages on training are correct: their code runs unchanged and does what they say."""
+"""The code of the pages on training computes what they say; tests/docs/test_guides_alone.py runs all of it."""
 
 from __future__ import annotations
 
 import copy
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from tests.builders.datasets import build, make_spec, write_jsonl
 from tests.docs.walk import TRAINING_PAGES
@@ -81,17 +78,6 @@ def page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     torch.set_num_threads(num_threads)
 
 
-@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view tensor")
-def test_processes(page: Any) -> None:
-    try:
-        names = page("Meshes: tensor, context, pipeline parallelism")
-        assert names.loader.ranks.origin == "mesh"
-        assert all(parameter.grad is not None for parameter in names.sharded.parameters())
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
-
-
 def _varlen(query: Any, key: Any, value: Any, ends: Any, other: Any, longest: int, most: int, **window: Any) -> Any:
     """Compute what varlen_attn does, run by run; it has no kernel for CPUs."""
     assert window == {"window_size": (-1, 0)}
@@ -114,14 +100,6 @@ def test_packing_and_attention_within_documents(page: Any) -> None:
     assert torch.allclose(found, names.dense, atol=1e-5)
 
 
-def test_what_is_learned_and_the_mean_of_the_loss(page: Any) -> None:
-    names = page("Targets: what is learned", "The mean of the loss")
-    assert names.batch["classes"].unique().tolist() == [0, 129]
-    assert not names.by_assistant.any()
-    assert names.batch["num_targets"] == int((names.batch["labels"] != -100).sum())
-    assert 0 < float(names.loss) < 8
-
-
 def test_the_mean_of_the_loss_weighs_each_target_the_same(page: Any, tmp_path: Path) -> None:
     names = page("The mean of the loss")
     reference = make_store(tmp_path, (400,), has_masks=True)
@@ -139,17 +117,3 @@ def test_the_mean_of_the_loss_weighs_each_target_the_same(page: Any, tmp_path: P
     torch.testing.assert_close(found, expected)
     for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs)
-
-
-@pytest.mark.slow
-def test_data_loader_of_torch(folder: Path) -> None:
-    check = """
-loader = TokenLoader(data, batch_size=8, seed=0)
-expected = [next(loader)["input_ids"] for _ in range(11)][10]
-assert torch.equal(batch["input_ids"], expected)
-print("equal")
-"""
-    # In a new process: workers are forked, and so would be everything that other tests left running here.
-    script = "\n".join([*_first("docs/guides/trainers.md"), *_blocks("torch's DataLoader"), check])
-    done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["equal"]), done.stderr
