@@ -53,9 +53,10 @@ def use_migrated(migrated: Path, home: Path) -> None:
 
 @contextmanager
 def serving_flows(migrated: Path, home: Path) -> Iterator[str]:
-    """Run a server without pages and schedules; yield the URL of its API."""
+    """Run a server without pages, schedules and kinds of blocks that nobody saved; yield the URL of its API."""
     use_migrated(migrated, home)
     settings = PRIVATE | SOON | {"PREFECT_HOME": str(home), "PREFECT__SERVER_EPHEMERAL": "1"}
+    settings["PREFECT_SERVER_API_BLOCKS_REGISTER_ON_START"] = "false"
     with ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in settings.items():
