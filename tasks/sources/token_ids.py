@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tokenloom.errors import BadRow, InputError
+from tokenloom.errors import InputError
 from tokenloom.storage.formats.arrays import AnyArray, Int64s, UInt64s, runs_of
 from tokenloom.tasks.sources.base import MASK, BadValue, Options, PlaceOf, RowBatch, Rows
 from tokenloom.tasks.sources.columns import Columns
@@ -54,12 +54,6 @@ class _Documents:
     lengths: Int64s
     rows: UInt64s
     learned: NDArray[np.bool_] | None
-
-    def only(self, is_kept: NDArray[np.bool_]) -> _Documents:
-        """Return some of the documents."""
-        of_tokens = np.repeat(is_kept, self.lengths)
-        learned = None if self.learned is None else self.learned[of_tokens]
-        return _Documents(self.ids[of_tokens], self.lengths[is_kept], self.rows[is_kept], learned)
 
 
 class IdColumns(Columns):
@@ -117,14 +111,12 @@ class IdColumns(Columns):
             yield from self.reported(self._documents_of(some, place_of))
 
     def _documents_of(self, batch: RowBatch, place_of: PlaceOf) -> Rows:
-        documents, bad = _without_padding(batch, place_of, self._has_mask), list(batch.bad)
+        documents = _without_padding(batch, place_of, self._has_mask)
         ids = _unsigned(documents.ids)
         limit = min(self._vocab_size, np.iinfo(documents.ids.dtype).max + 1)  # a negative id is above it
         if ids.max(initial=0) >= limit:
-            found, is_kept = self._outside(documents, np.flatnonzero(ids >= limit), place_of)
-            bad = sorted([*bad, *found], key=lambda row: row.row)
-            documents = documents.only(is_kept)
-            ids = _unsigned(documents.ids)
+            good = self._without_outside(batch, documents, np.flatnonzero(ids >= limit), place_of)
+            return self._documents_of(good, place_of)
         ends = np.cumsum(documents.lengths)
         starts = ends - documents.lengths
         has_bos = _equals(ids, starts, starts < ends, self._bos_id)
@@ -138,13 +130,13 @@ class IdColumns(Columns):
             around = [] if self._bos_id is None else [_equals(learned, starts, has_bos, True)]
             around.append(_equals(learned, ends - 1, has_eot, True))
             masks = _masks(learned[is_inside], offsets, np.stack(around, axis=1))
-        return Rows(texts, documents.rows, bad=tuple(bad), masks=masks)
+        return Rows(texts, documents.rows, bad=batch.bad, masks=masks)
 
-    def _outside(self, documents: _Documents, at: Int64s, place_of: PlaceOf) -> tuple[list[BadRow], NDArray[np.bool_]]:
-        """Return the bad rows for ids at some places that are outside of the vocabulary; and which documents stay."""
+    def _without_outside(self, batch: RowBatch, documents: _Documents, at: Int64s, place_of: PlaceOf) -> RowBatch:
+        """Return the batch with its documents that have ids outside of the vocabulary, `at` some places, as bad rows."""
         ends = np.cumsum(documents.lengths)
         outside, first = np.unique(np.searchsorted(ends, at, side="right"), return_index=True)
-        bad = []
+        bad = list(batch.bad)
         for document, position in zip(outside.tolist(), at[first].tolist(), strict=True):
             token = position - int(ends[document] - documents.lengths[document])
             problem = BadValue(
@@ -154,9 +146,10 @@ class IdColumns(Columns):
             )
             row = int(documents.rows[document])
             bad.append(problem.at(place_of(row), row))
-        is_kept = np.ones(len(documents.lengths), bool)
+        is_kept = np.ones(len(batch.rows), bool)
         is_kept[outside] = False
-        return bad, is_kept
+        in_order = tuple(sorted(bad, key=lambda row: row.row))
+        return replace(batch, columns=batch.columns.filter(pa.array(is_kept)), rows=batch.rows[is_kept], bad=in_order)
 
 
 def _equals(values: AnyArray, at: Int64s, is_there: NDArray[np.bool_], wanted: int | None) -> NDArray[np.bool_]:
