@@ -133,7 +133,7 @@ class IdColumns(Columns):
         return Rows(texts, documents.rows, bad=batch.bad, masks=masks)
 
     def _without_outside(self, batch: RowBatch, documents: _Documents, at: Int64s, place_of: PlaceOf) -> RowBatch:
-        """Return the batch with its documents that have ids outside of the vocabulary, `at` some places, as bad rows."""
+        """Return the batch with the documents whose ids `at` some places are outside of the vocabulary as bad rows."""
         ends = np.cumsum(documents.lengths)
         outside, first = np.unique(np.searchsorted(ends, at, side="right"), return_index=True)
         bad = list(batch.bad)
