@@ -189,7 +189,7 @@ def _match(a: Rows, b: Rows, splits_a: UInt64s, splits_b: UInt64s) -> Fates:
     splits = np.concatenate((splits_a[a["split"]], splits_b[b["split"]]))
     content = np.concatenate((a["content"], b["content"]))
     kept_a, kept_b = _pair((splits, content[:, 1], content[:, 0]), len(a))
-    rest_a, rest_b = _without(len(a), kept_a), _without(len(b), kept_b)
+    rest_a, rest_b = np.delete(np.arange(len(a)), kept_a), np.delete(np.arange(len(b)), kept_b)
     content = np.concatenate((a["content"][rest_a], b["content"][rest_b]))
     moved_a, moved_b = _pair((content[:, 1], content[:, 0]), len(rest_a))
     both_a, both_b = np.append(kept_a, rest_a[moved_a]), np.append(kept_b, rest_b[moved_b])
@@ -235,13 +235,6 @@ def _pair(words: Sequence[UInt64s], num_a: int) -> tuple[Int64s, Int64s]:
     rank = np.arange(len(order)) - starts[group]
     at = np.flatnonzero(is_a & (rank < num_of_b[group]))
     return order[at], order[at + num_of_a[group[at]]] - num_a
-
-
-def _without(count: int, left_out: Int64s) -> Int64s:
-    """Return [0, count) without some numbers."""
-    stays = np.ones(count, dtype=bool)
-    stays[left_out] = False
-    return np.flatnonzero(stays)
 
 
 def _by_key(a: Documents, b: Documents, advance: Advance) -> Iterator[tuple[Rows, Rows]]:

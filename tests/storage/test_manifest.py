@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from tokenloom.storage.formats.manifest import read_manifest, version_name
 from tokenloom.storage.formats.records import canonical_json, sign
 
 IDENTITY = {"sources": [{"kind": "text", "name": "text-0"}], "tokenizer": {"kind": "byte"}}
+_SHARD = {"bytes": 1, "tokens": 1, "documents": 1, "sha256": "0" * 64} | NO_FILES
 INPUTS = [("text-0", "a.txt", "xxh3_128:01"), ("text-0", "b.txt", "xxh3_128:02")]
 
 
@@ -36,8 +40,7 @@ def test_manifest_of_another_format_is_refused_by_name(version: Any) -> None:
 )
 def test_shards_with_other_names_are_refused(name: str) -> None:
     value = empty_manifest("news", "a" * 16)
-    shard = {"name": f"{name}.tok", "bytes": 1, "tokens": 1, "documents": 1, "sha256": "0" * 64}
-    shard |= NO_FILES
+    shard = _SHARD | {"name": f"{name}.tok"}
     value["splits"]["train"] = {"tokens": 2, "documents": 2, "duplicates": 0}
     value["splits"]["train"]["shards"] = [shard, shard | {"name": "train/000001.tok"}]
     with pytest.raises(FormatError, match=r"splits(\.train\.shards\[0\]\.name)? must be .*SPLIT/NNNNNN.tok"):
@@ -85,3 +88,21 @@ def test_a_manifest_is_written_with_the_bytes_it_was_read_from() -> None:
     assert entries[1].first_key is None
     assert entries[0].listed["train/000000.docs"] == {"bytes": 7, "sha256": "1" * 64}
     assert canonical_json(entries) == canonical_json(manifest.splits["train"].shards)
+
+
+def test_a_manifest_of_many_shards_is_checked_in_about_the_time_of_its_json() -> None:
+    # 100,000 shards take 0.6 s; decoded one by one, or with a rule called for each value, they took 1 s and more.
+    shards = [_SHARD | {"name": f"train/{i:06d}.tok"} for i in range(5000)]
+    split = {"tokens": 5000, "documents": 5000, "duplicates": 0, "shards": shards}
+    data = sign(empty_manifest("news", "a" * 16) | {"splits": {"train": split}})
+    assert _seconds(lambda: read_manifest(data, "manifest.json")) < 3 * _seconds(lambda: json.loads(data))
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """Return the CPU time of the fastest of seven runs."""
+    times = []
+    for _ in range(7):
+        start = time.process_time()
+        work()
+        times.append(time.process_time() - start)
+    return min(times)
