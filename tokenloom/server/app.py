@@ -46,14 +46,22 @@ _LARGEST = 2**24  # bytes of a page; ours have at most a million
 
 
 def for_own_pages(app: Any) -> Any:
-    """Return the ASGI application without the requests of other pages; loopback hosts and HOSTS may have any port."""
+    """Return the ASGI application without the requests of other pages, and with a policy in each response.
+
+    Loopback hosts and HOSTS may have any port.
+    """
     names = _LOOPBACK | {name.strip().lower() for name in os.environ.get(HOSTS, "").split(",") if name.strip()}
 
     async def serve(scope: Any, receive: Any, send: Any) -> None:
+        async def send_with_policy(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"content-security-policy", _POLICY)]
+            await send(message)
+
         answer = app
         if scope["type"] != "lifespan" and (why := _refusal(Headers(scope=scope), names)):
             answer = WebSocketClose() if scope["type"] == "websocket" else PlainTextResponse(why, 403)
-        await answer(scope, receive, send)
+        await answer(scope, receive, send_with_policy)
 
     return serve
 
@@ -66,7 +74,7 @@ def prefect_app() -> Any:
     from prefect.server.api.server import create_app  # late: it takes two seconds, and reads the settings
 
     _lock_sqlite_early()
-    return for_own_pages(with_store_pages(_with_policy(create_app())))
+    return for_own_pages(with_store_pages(create_app()))
 
 
 def _lock_sqlite_early() -> None:
@@ -87,20 +95,6 @@ def _lock_sqlite_early() -> None:
     url = PREFECT_API_DATABASE_CONNECTION_URL.value()
     if url and url.startswith("sqlite"):
         set_database_config(LockingSqlite(connection_url=url))
-
-
-def _with_policy(app: Any) -> Any:
-    """Return the ASGI application with a Content-Security-Policy in every response."""
-
-    async def serve(scope: Any, receive: Any, send: Any) -> None:
-        async def send_with_policy(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], (b"content-security-policy", _POLICY)]
-            await send(message)
-
-        await app(scope, receive, send_with_policy)
-
-    return serve
 
 
 def _refusal(headers: Headers, names: frozenset[str]) -> str | None:
