@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
 from tokenloom.errors import FormatError, StoreError, WorkError
@@ -218,16 +218,15 @@ def _parse(data: bytes, place: str) -> Assignment:  # the same for every shard t
     return decode_record(Assignment, parse_json(data, place, is_signed=True), place)
 
 
-@dataclass(frozen=True, slots=True)
-class ShardRecord:
-    """A shard as it was written; `entry` is its entry in the manifest.
+@dataclass(slots=True)
+class ShardRecord(ShardEntry):
+    """A shard as it was written: its entry in the manifest, and figures that only its build needs.
 
     `duplicates` and `excluded` count documents that were left out, `left_tokens` the tokens of both. `max_id` is the
     largest token id, -1 if there is none; `bad_ends` counts documents that do not end with end-of-text. `encoders` are
     the fast encoders that encoded spills of the build. `statistics` describe its documents.
     """
 
-    entry: ShardEntry
     duplicates: int
     excluded: int
     left_tokens: int
@@ -235,6 +234,11 @@ class ShardRecord:
     bad_ends: int
     encoders: tuple[str, ...]
     statistics: DocumentStatistics
+
+    @property
+    def entry(self) -> ShardEntry:
+        """Its entry in the manifest."""
+        return ShardEntry(*(getattr(self, field.name) for field in fields(ShardEntry)))
 
 
 def shard_record_path(version: str, name: str) -> str:

@@ -190,10 +190,10 @@ def _manifest(
 ) -> Manifest:
     splits = {}
     for name, _ in plan.spec.split_shares():
-        mine = [record for record in records if record.entry.split == name]
+        mine = [record for record in records if record.split == name]
         splits[name] = SplitEntry(
-            tokens=sum(record.entry.tokens for record in mine),
-            documents=sum(record.entry.documents for record in mine),
+            tokens=sum(record.tokens for record in mine),
+            documents=sum(record.documents for record in mine),
             duplicates=sum(record.duplicates for record in mine),
             shards=[record.entry for record in mine],
         )
@@ -220,7 +220,7 @@ def _build_record(
         with suppress(PackageNotFoundError):
             libraries[name] = _installed(name)
     statistics = {
-        name: added((one.statistics for one in records if one.entry.split == name), DocumentStatistics())
+        name: added((one.statistics for one in records if one.split == name), DocumentStatistics())
         for name, _ in plan.spec.split_shares()
     }
     return BuildRecord(

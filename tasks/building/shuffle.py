@@ -16,7 +16,7 @@ import numpy as np
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.blocks import encode_blocks
 from tokenloom.storage.formats.keys import equal_part
-from tokenloom.storage.formats.manifest import BLOCKS, DOCS, MASK, SHARD, FileEntry, ShardEntry
+from tokenloom.storage.formats.manifest import BLOCKS, DOCS, MASK, SHARD, FileEntry
 from tokenloom.storage.formats.records import sha256_of_bytes
 from tokenloom.storage.formats.shard_writer import DocumentTableWriter, MaskWriter, ShardWriter
 from tokenloom.storage.formats.statistics import DocumentCounter
@@ -52,7 +52,7 @@ def shuffle_shard(build: Build, position: int) -> ShardRecord:
     assignment = read_assignment(build.store, build.version)
     shard = assignment.shards[position]
     if record := _finished_shard(build, shard, assignment.encoders):
-        progress.report(progress.Reused(1, record.entry.tokens + record.left_tokens))
+        progress.report(progress.Reused(1, record.tokens + record.left_tokens))
         return record
     progress.report(progress.Working(f"writing shard {shard.name}"))
     record = _write_shard(build, assignment, shard)
@@ -70,7 +70,7 @@ def _finished_shard(build: Build, shard: ShardRange, encoders: Collection[str]) 
     if record is None or not set(record.encoders).issubset(encoders):
         return None
     progress.report(progress.Working(f"verifying shard {shard.name}"))
-    if is_as_listed(build.store, build.version, record.entry):
+    if is_as_listed(build.store, build.version, record):
         return record
     place = build.store.place(version_path(build.version, shard.name))
     progress.report(progress.Message(f"{place}: its files were damaged after they were written; writing them again"))
@@ -123,7 +123,7 @@ def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> Sha
     blocks = encode_blocks(checksums)
     store.replace(path + BLOCKS, blocks)
     files[BLOCKS] = FileEntry(bytes=len(blocks), sha256=sha256_of_bytes(blocks))
-    entry = ShardEntry(
+    return ShardRecord(
         name=shard.name + SHARD,
         bytes=checksums.num_bytes,
         tokens=header.num_tokens,
@@ -132,9 +132,6 @@ def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> Sha
         files=files,
         first_key=keys[0] if keys else None,
         last_key=keys[-1] if keys else None,
-    )
-    return ShardRecord(
-        entry=entry,
         max_id=max_id,
         **{name: counts[name] for name in ("duplicates", "excluded", "left_tokens", "bad_ends")},
         encoders=tuple(assignment.encoders),

@@ -131,9 +131,9 @@ def validate_build(
 def _compare_totals(plan: BuildPlan, assignment: Assignment, records: Sequence[ShardRecord], rows: RowCounts) -> None:
     """Compare the rows of the inputs with those that were read, and the spills with the shards."""
     for split, totals in assignment.totals.items():
-        mine = [record for record in records if record.entry.split == split]
-        documents = sum(record.entry.documents + record.duplicates + record.excluded for record in mine)
-        tokens = sum(record.entry.tokens + record.left_tokens for record in mine)
+        mine = [record for record in records if record.split == split]
+        documents = sum(record.documents + record.duplicates + record.excluded for record in mine)
+        tokens = sum(record.tokens + record.left_tokens for record in mine)
         _require_equal(f"split {split}: documents in spills and in shards", totals.documents, documents)
         _require_equal(f"split {split}: tokens in spills and in shards", totals.tokens, tokens)
     _require_equal("rows read, and rows kept, dropped and skipped", rows.read, sum(astuple(rows)) - rows.read)
@@ -147,7 +147,7 @@ def _validate_shards(plan: BuildPlan, records: Sequence[ShardRecord]) -> None:
     vocab_size = plan.build.tokenizer.vocab_size
     texts = {file.source for file in plan.inputs if not (file.holds_conversations or file.has_masks)}
     for record in records:
-        name, bad_ends = record.entry.name, record.bad_ends
+        name, bad_ends = record.name, record.bad_ends
         if record.max_id >= vocab_size:
             raise CheckError(f"shard {name}: id {record.max_id} in a vocabulary of {vocab_size}; {_NEXT_STEP}")
         if bad_ends:
@@ -161,7 +161,7 @@ def row_counts(assignment: Assignment, records: Sequence[ShardRecord]) -> RowCou
     total = added(assignment.encoded.values(), EncodedCounts(0, 0, 0))
     return RowCounts(
         read=total.rows,
-        kept=sum(record.entry.documents for record in records),
+        kept=sum(record.documents for record in records),
         duplicates=sum(record.duplicates for record in records),
         filtered=total.filtered,
         excluded=sum(record.excluded for record in records),
@@ -176,8 +176,8 @@ def _require_equal(what: str, expected: int, found: int) -> None:
 
 def _validate_mask(record: ShardRecord, text_sources: set[str]) -> None:
     """Validate that each token has a class, and that just those of texts have the role of text."""
-    shard, counts = record.entry, {int(number): count for number, count in record.statistics.classes.items()}
-    _require_equal(f"shard {shard.name}: tokens, and classes in its mask", shard.tokens, sum(counts.values()))
+    counts = {int(number): count for number, count in record.statistics.classes.items()}
+    _require_equal(f"shard {record.name}: tokens, and classes in its mask", record.tokens, sum(counts.values()))
     texts = sum(found.tokens for name, found in record.statistics.sources.items() if name in text_sources)
     plain = sum(count for number, count in counts.items() if number & ROLE_BITS == PLAIN_TEXT)
-    _require_equal(f"shard {shard.name}: tokens of texts, and those with this role in its mask", texts, plain)
+    _require_equal(f"shard {record.name}: tokens of texts, and those with this role in its mask", texts, plain)

@@ -178,7 +178,7 @@ def _write(store: Store, files: dict[str, bytes], version: str) -> None:
         name = f"{split}/000000"
         path = shard_record_path(version, name)
         record = find_work_records(store, [path], ShardRecord).get(path)
-        if record is None or not is_as_listed(store, version, record.entry):
+        if record is None or not is_as_listed(store, version, record):
             shard = [path for path in files if path.startswith(version_path(version, name))]
             for path in [*shard, shard_record_path(version, name)]:
                 store.replace(path, files[path])

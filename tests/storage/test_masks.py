@@ -120,7 +120,7 @@ def test_masks_are_those_of_a_plain_computation(
     assert shard.tokens.tolist() == [token for ids, _ in right.values() for token in ids]
     assert list(mask) == [value for _, classes in right.values() for value in classes]
     assert record.statistics.classes == {str(value): mask.count(value) for value in sorted(set(mask))}
-    entry = record.entry.files[".mask"]
+    entry = record.files[".mask"]
     assert entry == {"bytes": len(mask), "sha256": hashlib.sha256(mask).hexdigest()}
     table = open_documents(store.local(f"versions/{VERSION}/train/000000.docs"))
     assert table["classes"].to_pylist() == [xxhash.xxh3_64_intdigest(bytes(classes)) for _, classes in right.values()]
@@ -131,7 +131,7 @@ def test_a_shard_is_written_again_if_its_mask_was_damaged_meanwhile(damage: str,
     documents = documents_of(0, 30, has_classes=True, copies=False)
     split = int(documents.split[0])
     store, record = shuffle(tmp_path, [documents], split, has_classes=True)
-    names = [f"versions/{VERSION}/{name}" for name in record.entry.listed]
+    names = [f"versions/{VERSION}/{name}" for name in record.listed]
     before = {name: store.read(name) for name in names}
     (mask,) = (name for name in names if name.endswith(".mask"))
     data = before[mask]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tokenloom.errors import WorkError
-from tokenloom.storage.formats.manifest import ShardEntry
+from tokenloom.storage.formats.manifest import FileEntry
 from tokenloom.storage.formats.records import canonical_json, sign
 from tokenloom.storage.formats.statistics import DocumentCounts, DocumentStatistics, EncodedCounts
 from tokenloom.storage.stores.local import LocalStore
@@ -52,23 +52,13 @@ RECORD = PartitionRecord(
     [SpillCounts(4, [1, 0], [5, 0], "c" * 32)],
     QuarantineSummary(2, 1, "0" * 32, {"bad_json": 1}, "a bad row"),
 )
+_FILES: dict[str, FileEntry] = {
+    ".docs": {"bytes": 0, "sha256": "1" * 64},
+    ".blocks": {"bytes": 2, "sha256": "2" * 64},
+}
 SHARD = ShardRecord(
-    ShardEntry(
-        "train/000000.tok",
-        3,
-        5,
-        1,
-        "0" * 64,
-        {".docs": {"bytes": 0, "sha256": "1" * 64}, ".blocks": {"bytes": 2, "sha256": "2" * 64}},
-        "0" * 16,
-        "f" * 16,
-    ),
-    0,
-    0,
-    0,
-    4,
-    0,
-    (),
+    *("train/000000.tok", 3, 5, 1, "0" * 64, _FILES, "0" * 16, "f" * 16),
+    *(0, 0, 0, 4, 0, ()),
     DocumentStatistics([0, 1], {"books": DocumentCounts(1, 5)}),
 )
 
