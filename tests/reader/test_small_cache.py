@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.reader.cache_ranks import loader_of
 from tests.reader.oracle import assert_same, make_store
 from tests.reader.test_remote_reading import (
     Published,
@@ -125,10 +124,11 @@ def test_a_loader_keeps_no_space_of_removed_shards_that_its_next_rows_do_not_nee
     with published_in_memory(reference, "removed") as published:
         largest = max(path.stat().st_size for path in published.shards)
         data = published.open(small_cache(published, tmp_path / "cache", 4), packing=packing)
-        expected = iter(loader_of(TokenDataset(reference, seq_len=_T, packing=packing), lanes=2))
-        for number, batch in enumerate(loader_of(data, lanes=2, prefetch=0)):
+        local = TokenDataset(reference, seq_len=_T, packing=packing)
+        loader, expected = (TokenLoader(each, 16, num_epochs=1, lanes=2, prefetch=0) for each in (data, local))
+        for number, batch in enumerate(loader):
             assert_same(batch, next(expected))
-            if number % 20 == 0:
+            if number % 5 == 0:
                 assert held_and_removed(tmp_path) <= 1.2 * 2 * largest  # whole pages, of two lanes
     assert data.shards.cache is not None
     assert data.shards.cache.stats()["evictions"] > 0  # not of shards that were read by blocks alone
