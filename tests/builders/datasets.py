@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,14 @@ def small_spec(folder: Path, **fields: Any) -> BuildSpec:
     ]
     splits = {"train": 0.6, "validation": 0.2, "test": 0.2}
     return make_spec(folder / "store", sources, splits=splits, shard_tokens=800, **fields)
+
+
+@cache
+def small_hashes() -> dict[str, str]:
+    """Return the listed files of the version of `small_spec`, as of a build that nothing disturbed."""
+    with tempfile.TemporaryDirectory() as folder:
+        spec = small_spec(Path(folder))
+        return listed_files(spec, build(spec).version)
 
 
 def lines_spec(folder: Path, texts: Sequence[str], **fields: Any) -> BuildSpec:

@@ -22,16 +22,20 @@ _TEXTS = [f"document {i} " * 5 for i in range(40)]
 
 
 class _Project:
-    """A spec, its dataset's folder, the files of its version built elsewhere, and a folder of others' files."""
+    """A spec, its dataset's folder, the files of its version built elsewhere, and a folder of others' files.
 
-    def __init__(self, folder: Path) -> None:
-        source = {"kind": "jsonl", "path": str(write_jsonl(folder / "a.jsonl", _TEXTS))}
-        alone = make_spec(folder / "alone", [source], shard_tokens=1000)
+    Args:
+        folder: for the dataset, and the files of others.
+        made: has the input, and an undisturbed build of it.
+    """
+
+    def __init__(self, folder: Path, made: Path) -> None:
+        source = {"kind": "jsonl", "path": str(made / "a.jsonl")}
         self.spec = make_spec(folder / "store", [source], shard_tokens=1000)
-        self.version = build(alone).version
-        self.hashes = listed_files(alone, self.version)
+        self.alone = Path(shutil.copytree(made / "store" / "data", folder / "alone" / "data"))
+        (self.version,) = (path.name for path in (self.alone / "versions").iterdir())
+        self.hashes = listed_files(self.spec.model_copy(update={"store": str(folder / "alone")}), self.version)
         assert {"train/000000.tok", "train/000001.docs", "validation/000000.tok"} <= set(self.hashes)
-        self.alone = folder / "alone" / "data"
         self.dataset = folder / "store" / "data"
         self.outside = folder / "outside"
         for name in ("precious", "000000.tok", "manifest.json", "00000001.json"):
@@ -52,9 +56,18 @@ class _Project:
         assert listed_files(self.spec, self.version) == self.hashes
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an input, and a build of it."""
+    folder = tmp_path_factory.mktemp("made")
+    source = {"kind": "jsonl", "path": str(write_jsonl(folder / "a.jsonl", _TEXTS))}
+    build(make_spec(folder / "store", [source], shard_tokens=1000))
+    return folder
+
+
 @pytest.fixture
-def project(tmp_path: Path) -> _Project:
-    return _Project(tmp_path)
+def project(made: Path, tmp_path: Path) -> _Project:
+    return _Project(tmp_path, made)
 
 
 def _read_all(reference: str) -> int:
