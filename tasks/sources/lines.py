@@ -26,11 +26,11 @@ from dataclasses import replace
 from itertools import chain
 from typing import IO, TYPE_CHECKING, Any
 
-from tokenloom.errors import BadRow, InputError, message_of
+from tokenloom.errors import InputError, message_of
 from tokenloom.spec.syntax import WHOLE_ROW, comparisons_of, parse_filter
 from tokenloom.tasks.sources.base import BadValue, FileRange, Options, PartitionRange, cut_evenly, locate_runs
 from tokenloom.tasks.sources.files import announce, compression, input_bytes, open_decompressed
-from tokenloom.tasks.sources.reader import RawRow, RecordReader
+from tokenloom.tasks.sources.reader import RawRow, RecordReader, sized_row
 from tokenloom.tasks.sources.values import column_error
 from tokenloom.wording import counted
 
@@ -68,13 +68,10 @@ class TextFileReader(RecordReader):
         """See SourceReader.locate: ranges in which rows begin, or the whole file if it is one partition."""
         return locate_runs(rows, _NEAR_BYTES) if self.is_cut(url) else [FileRange(0, input_bytes(url))]
 
-    def pieces(
-        self, url: str, file: IO[bytes], separator: str, max_bytes: int, start: int, end: int | None
-    ) -> Iterator[RawRow]:
+    def pieces(self, file: IO[bytes], separator: str, max_bytes: int, start: int, end: int | None) -> Iterator[RawRow]:
         """Yield the pieces between separators, numbered by where they begin; one that is too large is bad.
 
         Args:
-            url: the file's path or URL.
             file: open at its start.
             separator: between two pieces.
             max_bytes: the largest length of a piece.
@@ -98,7 +95,7 @@ class TextFileReader(RecordReader):
                         return
                     num_bytes = dropped + len(piece)
                     if not is_inside:
-                        yield self.sized_row(url, offset, piece, num_bytes, max_bytes)
+                        yield sized_row(offset, piece, num_bytes, max_bytes)
                     offset, dropped, is_inside = offset + num_bytes + len(mark), 0, False
             if is_inside and end is not None and offset + dropped + len(buffer) > end:
                 return
@@ -108,7 +105,7 @@ class TextFileReader(RecordReader):
                 dropped += len(buffer) - overlap
                 del buffer[: len(buffer) - overlap]  # but for the last bytes, with which a separator may begin
         if not is_inside and (end is None or offset < end):
-            yield self.sized_row(url, offset, bytes(buffer), dropped + len(buffer), max_bytes)
+            yield sized_row(offset, bytes(buffer), dropped + len(buffer), max_bytes)
 
 
 class TextReader(TextFileReader):
@@ -145,14 +142,14 @@ class TextReader(TextFileReader):
         with open_decompressed(url) as file:
             if self._separator:
                 last = end if self.is_cut(url) else None
-                for raw in self.pieces(url, file, self._separator, self._max_bytes, start, last):
-                    if isinstance(raw.value, BadRow):
+                for raw in self.pieces(file, self._separator, self._max_bytes, start, last):
+                    if isinstance(raw.value, BadValue):
                         yield raw
                     elif text := raw.value.strip(b"\r\n"):
                         yield raw._replace(value=text)
             else:
                 data = file.read(self._max_bytes + 1)
-                yield self.sized_row(url, 0, data, len(data), self._max_bytes)
+                yield sized_row(0, data, len(data), self._max_bytes)
 
     def place(self, url: str, row: int) -> str:
         """See RecordReader.place."""

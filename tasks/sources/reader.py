@@ -91,13 +91,21 @@ class RawRow(NamedTuple):
 
     Attributes:
         row: its number in the file.
-        value: what `RecordReader.parse` takes, or a BadRow.
+        value: what `RecordReader.parse` takes, or a BadValue.
         num_bytes: about how much memory it takes.
     """
 
     row: int
     value: Any
     num_bytes: int
+
+
+def sized_row(row: int, data: bytes, num_bytes: int, max_bytes: int) -> RawRow:
+    """Return a row of `num_bytes`, a bad one if these are more than `max_bytes`."""
+    if num_bytes <= max_bytes:
+        return RawRow(row, data, num_bytes)
+    problem = f"more than {max_bytes:,} bytes, too much for documents.max_bytes; raise that value"
+    return RawRow(row, BadValue(problem, "too_large"), num_bytes)
 
 
 class RecordReader(SourceReader):
@@ -127,24 +135,16 @@ class RecordReader(SourceReader):
         """Return the row as JSON text, for conversations; raises BadValue."""
         return json.dumps(self.parse(raw), default=str)
 
-    def sized_row(self, url: str, row: int, data: bytes, num_bytes: int, max_bytes: int) -> RawRow:
-        """Return a row of `num_bytes`, a bad one if these are more than `max_bytes`."""
-        if num_bytes <= max_bytes:
-            return RawRow(row, data, num_bytes)
-        problem = f"more than {max_bytes:,} bytes, too much for documents.max_bytes; raise that value"
-        return RawRow(row, BadValue(problem, "too_large").at(self.place(url, row), row), num_bytes)
-
     def batches(self, url: str, part: FileRange) -> Iterator[RowBatch]:
         """See SourceReader.batches."""
         pending = _Pending(self)
         for row, raw, num_bytes in self.raw_rows(url, part.start, part.end):
             try:
-                if isinstance(raw, BadRow):
+                if isinstance(raw, BadValue):
                     raise raw
                 pending.add(row, raw)
-            except (BadValue, BadRow) as error:
-                bad = error.at(self.place(url, row), row) if isinstance(error, BadValue) else error.changed()
-                pending.bad.append(bad)
+            except BadValue as error:
+                pending.bad.append(error.at(self.place(url, row), row))
                 pending.num_bytes += _BAD_ROW_BYTES
                 if not self._skips:
                     break

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO, Any, NamedTuple
 
-from tokenloom.errors import BadRow, InputError, message_of
-from tokenloom.tasks.sources.base import REPAIR, FileRange, Options, PartitionRange, cut_evenly, locate_runs
+from tokenloom.errors import InputError, message_of
+from tokenloom.tasks.sources.base import REPAIR, BadValue, FileRange, Options, PartitionRange, cut_evenly, locate_runs
 from tokenloom.tasks.sources.files import compression, input_bytes, is_local, local_path, open_decompressed, open_input
 from tokenloom.tasks.sources.lines import TextFileReader
 from tokenloom.tasks.sources.listing import FoundFile, LeaveOut, find_files
-from tokenloom.tasks.sources.reader import RawRow, RecordReader
+from tokenloom.tasks.sources.reader import RawRow, RecordReader, sized_row
 from tokenloom.tasks.sources.values import parse_json
 
 OTHER_BYTES = 2**22  # most bytes of other keys in a row of JSON; escapes may double its document
@@ -60,11 +60,11 @@ class JsonReader(TextFileReader):
                     yield RawRow(row, value, len(value.text))
                 return
             last = end if self.is_cut(url) else None
-            for raw in self.pieces(url, file, "\n", self._max_line_bytes, start, last):
+            for raw in self.pieces(file, "\n", self._max_line_bytes, start, last):
                 if raw.row == 0 and isinstance(raw.value, bytes):
                     raw = raw._replace(value=raw.value.removeprefix(codecs.BOM_UTF8))
                 # A blank line is not a row.
-                if isinstance(raw.value, BadRow) or (raw.value and not raw.value.isspace()):
+                if isinstance(raw.value, BadValue) or (raw.value and not raw.value.isspace()):
                     yield raw
 
     def place(self, url: str, row: int) -> str:
@@ -212,7 +212,7 @@ class ArrayRecordReader(RecordReader):
                 file.seek(start)
             for row in range(start, end):
                 record = _read(file, url, row)
-                yield self.sized_row(url, row, record, len(record), self._max_record_bytes)
+                yield sized_row(row, record, len(record), self._max_record_bytes)
 
     def place(self, url: str, row: int) -> str:
         """See RecordReader.place."""
