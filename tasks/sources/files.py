@@ -8,19 +8,17 @@ this machine, and deleted when this process ends.
 from __future__ import annotations
 
 import filecmp
-import gzip
 import hashlib
 import io
 import json
 import os
 import re
-import shutil
 import stat
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any, cast
@@ -316,18 +314,6 @@ def needs_copy(filesystem: Any, url: str, info: Info) -> bool:
         return not sync(filesystem.loop, _sends_ranges, filesystem, url)
 
 
-async def _sends_ranges(filesystem: Any, url: str) -> bool:
-    options = {**filesystem.kwargs, "headers": _headers(filesystem) | {"Range": "bytes=0-0"}}
-    async with (await filesystem.set_session()).get(filesystem.encode_url(url), **options) as answer:
-        if answer.status != _NO_RANGE:  # an empty file has none
-            answer.raise_for_status()
-        return bool(answer.status == _PARTIAL)
-
-
-def _headers(filesystem: Any) -> dict[str, str]:
-    return {**filesystem.kwargs.get("headers", {}), "Accept-Encoding": "identity"}
-
-
 def copied(filesystem: Any, name: str, url: str) -> str:
     """Download a file of a web server; return the path of its copy, which stays the same if its content does.
 
@@ -338,10 +324,8 @@ def copied(filesystem: Any, name: str, url: str) -> str:
 
     Raises InputError if it can't be downloaded, StoreError if TMPDIR is full.
     """
-    import aiohttp
     from fsspec.asyn import sync
 
-    timeout = aiohttp.ClientTimeout(total=None, sock_read=_SILENT_SECONDS)
     with translate_temporary_errors():
         digest = hashlib.sha256(url.encode()).hexdigest()[:16]
         path = Path(_folder().name, digest, os.path.basename(name))
@@ -349,27 +333,10 @@ def copied(filesystem: Any, name: str, url: str) -> str:
         Path(f"{path.parent}.json").write_text(json.dumps([str(path), url]))
         part = path.with_name(f"{path.name}.part")
         with part.open("wb") as file, translate_input_errors(url):
-            options = {"headers": _headers(filesystem), "timeout": timeout, "auto_decompress": False}
-            sync(filesystem.loop, partial(filesystem._get_file, name, file, **options))  # `sync` has its own `timeout`
-        if not url.endswith(".gz"):  # some servers say of a .gz file that they encoded it
-            _unpack(part, url)
+            sync(filesystem.loop, _download, filesystem, name, file)
         if not path.exists() or not filecmp.cmp(path, part, shallow=False):
             part.replace(path)
     return str(path)
-
-
-def _unpack(path: Path, url: str) -> None:
-    """Decompress an answer that a server compressed unasked: aiohttp takes a part of a gzip for all of it."""
-    packed = path.with_name(f"{path.name}.gz")
-    path.replace(packed)
-    try:
-        with gzip.open(packed) as source, path.open("wb") as file:
-            shutil.copyfileobj(source, file, _BUFFER_BYTES)
-        packed.unlink()
-    except gzip.BadGzipFile:  # it is not compressed
-        packed.replace(path)
-    except (EOFError, zlib.error) as error:
-        raise InputError(f"{url}: the server's answer is not one whole gzip stream; copy the file") from error
 
 
 def with_urls(message: str) -> str:
@@ -378,3 +345,33 @@ def with_urls(message: str) -> str:
         with suppress(OSError, ValueError):  # another program's
             message = message.replace(*json.loads(read_regular(f"{folder}.json")))
     return message
+
+
+def _get(filesystem: Any, session: Any, url: str, headers: Mapping[str, str], **options: Any) -> Any:
+    headers = {**filesystem.kwargs.get("headers", {}), "Accept-Encoding": "identity", **headers}
+    return session.get(filesystem.encode_url(url), **{**filesystem.kwargs, "headers": headers, **options})
+
+
+async def _sends_ranges(filesystem: Any, url: str) -> bool:
+    async with _get(filesystem, await filesystem.set_session(), url, {"Range": "bytes=0-0"}) as answer:
+        if answer.status != _NO_RANGE:  # an empty file has none
+            answer.raise_for_status()
+        return bool(answer.status == _PARTIAL)
+
+
+async def _download(filesystem: Any, url: str, file: IO[bytes]) -> None:
+    """Write the answer of a web server to a file, decompressed here: aiohttp takes a part of a gzip for all of it."""
+    import aiohttp
+
+    timeout, session = aiohttp.ClientTimeout(total=None, sock_read=_SILENT_SECONDS), await filesystem.set_session()
+    async with _get(filesystem, session, url, {}, timeout=timeout, auto_decompress=False) as answer:
+        answer.raise_for_status()
+        encoding, unpack = answer.headers.get("Content-Encoding", "identity"), zlib.decompressobj(wbits=31)
+        is_plain = encoding == "identity" or url.endswith(".gz")  # some servers say of a .gz file that they encoded it
+        try:
+            async for data in answer.content.iter_chunked(_BUFFER_BYTES):
+                file.write(data if is_plain else unpack.decompress(data))
+        except zlib.error as error:
+            raise InputError(f"{url}: the server sends it as {encoding}, not as gzip; copy the file") from error
+        if not is_plain and (not unpack.eof or unpack.unused_data):
+            raise InputError(f"{url}: the server's answer is not one whole gzip stream; copy the file")
