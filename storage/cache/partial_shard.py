@@ -64,7 +64,7 @@ class CacheProcess:
         self.files = CacheFiles(folder, limit_bytes)
         self.lock = threading.Lock()
         self.counters: Counter[str] = Counter()
-        self.begun: set[str] = set()  # datasets of which it has read blocks
+        self.begun: set[str] = set()  # kinds of files, shards or masks of a dataset, of which it has read blocks
         self.partial: weakref.WeakSet[PartialShard] = weakref.WeakSet()
         self.has_first_batch = threading.Event()
         self.queue: dict[str, ShardRequest] = {}  # by SHA-256
@@ -141,7 +141,7 @@ def runs_of(blocks: Iterable[int], block_bytes: int) -> list[range]:
 
 
 def download_run(
-    request: ShardRequest, checksums: ShardBlocks, run: range, count: Callable[[str, int], None] | None = None
+    request: ShardRequest, checksums: ShardBlocks, run: range, count: Callable[[str, int], None] = lambda *_: None
 ) -> bytes:
     """Return the bytes of neighbouring blocks, downloaded again if they arrive damaged.
 
@@ -149,7 +149,7 @@ def download_run(
         request: the file that has them.
         checksums: those of its blocks.
         run: the blocks, for one request.
-        count: adds to a counter; None for no counters.
+        count: adds to a counter.
 
     Raises:
         FormatError: a block repeatedly has another checksum.
@@ -162,14 +162,12 @@ def download_run(
             data = request.store.read_range(request.path, start, end)
         except FileNotFoundError as error:
             raise _missing(request.place) from error
-        if count:
-            count("bytes_downloaded", len(data))
+        count("bytes_downloaded", len(data))
         parts = (memoryview(data)[at : at + length] for at in range(0, len(data), length))
         damaged = [block for block, part in zip(run, parts, strict=True) if not checksums.matches(block, part)]
         if not damaged:
             return data
-        if count:
-            count("failed_checks", 1)
+        count("failed_checks", 1)
     raise FormatError(
         f"{request.place}: block {damaged[0]} does not have the checksum in {blocks_name(request.path)}, in "
         f"{MAX_TRANSFERS} downloads; the shard in the store is damaged; restore it"
@@ -194,7 +192,7 @@ class PartialShard:
         self, process: CacheProcess, request: ShardRequest, path: Path, wait: Callable[[], bool] | None
     ) -> None:
         self.process, self._request, self._wait = process, request, wait
-        self._kind = f"{request.store.root}/{request.path.rpartition('.')[2]}"
+        self.kind = f"{request.store.root}/{request.path.rpartition('.')[2]}"
         self._checksums = read_blocks(request)
         self._kept: dict[int, bytes] = {}
         self._num_single = 0  # blocks that were downloaded for this process alone
@@ -286,15 +284,6 @@ class PartialShard:
             weakref.finalize(self, os.close, file)
             self._file, self._kept = file, {}
 
-    def is_first(self) -> bool:
-        """Return whether this process has read no blocks of the shards, or of the masks, of this dataset before."""
-        return self._kind not in self.process.begun
-
-    def note_first(self) -> None:
-        """Note that this process has read blocks of this dataset."""
-        self.process.begun.add(self._kind)
-        self.process.has_first_batch.set()
-
 
 def fetch_blocks(wanted: Mapping[PartialShard, Collection[int]]) -> None:
     """Return once this process can read these ascending blocks of shards; download what is missing, in parallel.
@@ -306,7 +295,7 @@ def fetch_blocks(wanted: Mapping[PartialShard, Collection[int]]) -> None:
     needed = {shard: blocks for shard, blocks in wanted.items() if blocks}
     for process in {shard.process for shard in needed}:
         process.bound_memory()
-    is_first = any(shard.is_first() for shard in needed)
+    is_first = any(shard.kind not in shard.process.begun for shard in needed)
     singly = {shard: blocks for shard, blocks in needed.items() if shard.takes_singly(blocks, is_first=is_first)}
     runs = [(shard, run) for shard, blocks in singly.items() for run in shard.runs(blocks)]
     if len(runs) == 1:
@@ -315,4 +304,5 @@ def fetch_blocks(wanted: Mapping[PartialShard, Collection[int]]) -> None:
         with ThreadPoolExecutor(min(_NUM_REQUESTS, len(runs)), "tokenloom-blocks") as threads:
             list(threads.map(lambda item: item[0].download(item[1]), runs))
     for shard in needed:
-        shard.note_first()
+        shard.process.begun.add(shard.kind)
+        shard.process.has_first_batch.set()

@@ -25,16 +25,15 @@ _WRITE_BYTES = 2**18  # for larger writes, a guest may have to get memory from i
 DAMAGE = (errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENXIO)
 _ADVICE = {
     **dict.fromkeys((errno.ESTALE, errno.ENOTCONN), "check that its file system is mounted"),
-    errno.ENOSPC: "free space on that file system",
-    errno.EDQUOT: "free space or raise the quota",
-    errno.EROFS: "make it writable or choose another store",
-    **dict.fromkeys((errno.EACCES, errno.EPERM), "give this user the permission, or choose another folder"),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free space on that file system or raise the quota"),
+    **dict.fromkeys(
+        (errno.EROFS, errno.EACCES, errno.EPERM), "give this user the permission, or choose another folder"
+    ),
     errno.ENOTDIR: "a file is in the place of a folder: choose another store",
     errno.ENOTSUP: "two builds could publish the same name there: choose a store on another file system, or the URL of "
     "the bucket (gs://, s3://) that is mounted there",
     errno.EXDEV: "work/ and versions/ of a dataset must be on one file system",
-    errno.EMFILE: "raise the limit of open files (ulimit -n)",
-    errno.ENFILE: "raise the system's limit of open files",
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise the limit of open files (ulimit -n)"),
 }
 
 

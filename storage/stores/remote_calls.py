@@ -93,19 +93,11 @@ def _translated(error: Exception, place: str, doing: str) -> Exception:
         )
     if kind == "transient":
         return StoreError(
-            f"{place}: the store did not answer correctly, although its library retried ({reason}); "
-            f"{_credentials_first(place)}check the network and the endpoint{_endpoint(place)}, and run the same "
+            f"{place}: the store did not answer correctly, although its library retried ({reason}); check the network, "
+            f"the endpoint{_endpoint(place)} and the credentials ({remote_kind(place).credentials}), and run the same "
             "command again"
         )
     return StoreError(f"{place}: can't be {doing} ({reason}); check the URL and the endpoint{_endpoint(place)}")
-
-
-def _credentials_first(place: str) -> str:
-    """Return the advice to set credentials if none were found for Google's store and requests were anonymous, or ""."""
-    credentials = getattr(system_of(place), "credentials", None)
-    if getattr(credentials, "method", None) != "anon":
-        return ""
-    return f"no credentials were found, set {remote_kind(place).credentials}; "
 
 
 def never_answered(error: BaseException) -> bool:
