@@ -124,6 +124,5 @@ def pinned_fields(definition: Mapping[str, Any]) -> dict[str, Any]:
         return {"decode": {**definition["decode"], **pinned_fields(definition["decode"])}}
     if definition.get("kind") != "huggingface":
         return {}
-    from tokenloom.tokenizers.huggingface_json import pinned_fields as of_model
-
-    return of_model(definition)
+    pinned: dict[str, Any] = import_module(_MODULES["huggingface"]).pinned_fields(definition)
+    return pinned
