@@ -221,10 +221,9 @@ def shipped(request: pytest.FixtureRequest, tmp_path: Path, tiktoken_cache: Path
 @pytest.mark.parametrize(
     ("shipped", "num_workers"),
     [
-        ("gpt2", 0),
-        pytest.param("gpt2", 2, marks=full_only),
-        ("o200k_base", 2),
-        pytest.param("gpt-neox-20b", 2, marks=full_only),
+        pytest.param("gpt2", 0, marks=full_only),
+        ("gpt2", 2),
+        *(pytest.param(name, 2, marks=full_only) for name in ("o200k_base", "gpt-neox-20b")),
     ],
     indirect=["shipped"],
 )
