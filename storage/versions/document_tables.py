@@ -6,9 +6,7 @@ shard may hold it, and a binary search reads a few batches of keys.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from functools import cached_property
-from operator import itemgetter
 
 import numpy as np
 
@@ -71,20 +69,13 @@ class VersionTables:
         return [found for found in self._find(int(keys[0]), content) if found["row"] == row]
 
     def _find(self, key: int, content: UInt64s) -> list[FoundDocument]:
-        split = self.manifest.splits.get(self.split_of(content))
-        if split is None:
-            return []
-        digits = f"{key:016x}"
-        first_keys = [(first, i) for i, first in enumerate(shard.first_key for shard in split.shards) if first]
-        place = bisect_right(first_keys, digits, key=itemgetter(0)) - 1
-        if place < 0:
-            return []
-        entry = split.shards[first_keys[place][1]]
-        if digits > str(entry.last_key):
-            return []
-        table = self.open(entry)
-        found = table.find(key, content)
-        return self.documents(entry, table.rows(found.start, found.stop)) if found else []
+        split, digits = self.manifest.splits.get(self.split_of(content)), f"{key:016x}"
+        for entry in split.shards if split else ():
+            if entry.first_key and entry.last_key and entry.first_key <= digits <= entry.last_key:
+                table = self.open(entry)
+                found = table.find(key, content)
+                return self.documents(entry, table.rows(found.start, found.stop)) if found else []
+        return []
 
     def open(self, entry: ShardEntry, block_bytes: int = BLOCK_BYTES) -> DocumentTable:
         """Open the document table of a shard; `block_bytes` are read at once."""
