@@ -104,10 +104,8 @@ class Reader(SourceReader):
         row, next_index = part.first_row or 0, part.start
         with self._open(url, part) as batches:
             for index, batch, _ in batches:
-                try:
+                with _translate_batch_errors(url, index, self._max_bytes):
                     check_batch(batch)
-                except pa.ArrowException as error:
-                    raise InputError(f"{url}, record batch {index}: damaged: {message_of(error)}; {REPAIR}") from error
                 yield numbered(batch, row)
                 row, next_index = row + batch.num_rows, index + 1
                 if next_index == part.end:

@@ -246,10 +246,11 @@ class Dataset:
 
     def __init__(self, builder: Any, split: str, name: str) -> None:
         files = {str(key): list(map(str, urls)) for key, urls in (builder.config.data_files or {}).items()}
-        if split not in files:
-            raise InputError(f"{name}: no split {split!r}; its splits are: {', '.join(files) or 'none'}. Set split:")
-        if not files[split]:
-            raise InputError(f"{name}: split {split!r} has no data file; check data_files in the spec and in README.md")
+        if not files.get(split):
+            raise InputError(
+                f"{name}: no split {split!r} with data files; its splits are: {', '.join(files) or 'none'}. Set split: "
+                "to one of them, or check data_files in the spec and in README.md"
+            )
         self.urls = files[split]
         self._builder, self._split = builder, split
         self.kind = _kind(builder.config, self.urls)
@@ -355,9 +356,7 @@ def _check_folder(name: str) -> None:
         )
     with translate_input_errors(name):
         for path in folder.iterdir():
-            if path.exists() and not (
-                path.is_file() or path.is_dir()
-            ):  # the package would wait for the writer of a pipe
+            if path.exists() and not (path.is_file() or path.is_dir()):  # the package would open a pipe, and wait
                 raise InputError(f"{path}: not a regular file; remove it")
     if (folder / "state.json").exists() or (folder / "dataset_dict.json").exists():
         raise InputError(f"{name}: written by datasets.save_to_disk; read it with kind: arrow and path: {name}")

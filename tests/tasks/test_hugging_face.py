@@ -78,7 +78,7 @@ def test_the_splits_of_a_folder_are_its_own(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "train.jsonl", ["a"])
     write_jsonl(tmp_path / "test.jsonl", ["b", "c"])
     assert read(tmp_path, split="test") == ["b", "c"]
-    with pytest.raises(InputError, match="no split 'validation'; its splits are: train, test"):
+    with pytest.raises(InputError, match="no split 'validation' with data files; its splits are: train, test"):
         read(tmp_path, split="validation")
 
 
