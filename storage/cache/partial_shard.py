@@ -31,10 +31,10 @@ from tokenloom.storage.stores.store import MAX_TRANSFERS, Store, join_ranges
 if TYPE_CHECKING:
     from pathlib import Path
 
-REQUEST_BYTES = 4 * 2**20  # at most
-_NUM_REQUESTS = 32  # at a time
-_SINGLE_SHARE = 1 / 32  # of a shard, in single blocks
-_KEPT_BYTES = 2**28  # of single blocks, in the memory of a process, beside those that were requested last
+REQUEST_BYTES = 4 * 2**20  # maximum size of a request
+_NUM_REQUESTS = 32  # concurrent requests
+_SINGLE_SHARE = 1 / 32  # largest part of a shard that is downloaded in single blocks
+_KEPT_BYTES = 2**28  # limit for single blocks in a process's memory, besides those requested last
 _MAX_KNOWN = 512  # `.blocks` files that a process keeps in memory
 _logger = logging.getLogger("tokenloom")
 

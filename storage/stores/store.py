@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TMP = "work/tmp"  # unfinished files and probes of a dataset
-MAX_TRANSFERS = 3  # of a file, or a part of it, that arrives damaged
+MAX_TRANSFERS = 3  # attempts to transfer a file, or a part of it, that arrives damaged
 STALE_SECONDS = 24 * 3600  # a temporary file of this age belongs to a killed process
 
-_LARGE_BYTES = 16 * 2**20  # of a block in an announced range
-BLOCK_BYTES = 2**20  # elsewhere
-_GAP_BYTES = 2**16  # between ranges that are read in one request
-_NUM_KEPT = 4  # blocks
+_LARGE_BYTES = 16 * 2**20  # block size in announced ranges
+BLOCK_BYTES = 2**20  # block size elsewhere
+_GAP_BYTES = 2**16  # largest gap between ranges that share a request
+_NUM_KEPT = 4  # blocks in memory
 
 
 class StoredFile(NamedTuple):

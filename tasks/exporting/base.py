@@ -61,15 +61,14 @@ class ExportFormat(ABC):
     """How the documents of a version become files of another trainer. Has no state."""
 
     name: ClassVar[str]
-    file_names: ClassVar[
-        tuple[str, ...]
-    ]  # of a unit: part `index` of `count` of a split; `short` says val, not validation
-    mask_names: ClassVar[tuple[str, ...]] = ()  # of a version with masks, after those
+    # Names of the files of a unit: part `index` of `count` of a split; `short` is "val" for validation.
+    file_names: ClassVar[tuple[str, ...]]
+    mask_names: ClassVar[tuple[str, ...]] = ()  # further files if the version has masks
     takes_samples: ClassVar[bool] = False  # its rows may be samples
     keeps_masks: ClassVar[bool] = False
-    part_bytes: ClassVar[int] = 0  # most bytes of ids in a unit; 0 for a whole split
-    num_ids: ClassVar[int] = 2**32  # its type of ids has so many values
-    instead: ClassVar[str] = ""  # the format for more ids
+    part_bytes: ClassVar[int] = 0  # maximum bytes of ids in a unit; 0 for a whole split
+    num_ids: ClassVar[int] = 2**32  # number of ids that its type can hold
+    instead: ClassVar[str] = ""  # formats to use for more ids
 
     def refuse(self, facts: VersionFacts) -> None:
         """Raise SpecError, which names the format to use instead, if the version does not fit into the format."""
