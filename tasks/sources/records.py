@@ -251,10 +251,6 @@ def _open(url: str) -> Iterator[Any]:
         pass  # reports why a file can't be opened
     file = array_record_module.ArrayRecordReader(local_path(url), _RANDOM_ACCESS)
     if not file.ok():
-        try:
-            file.close()
-        except RuntimeError as error:
-            raise InputError(f"{url}: not a readable ArrayRecord file: {message_of(error)}; {REPAIR}") from error
         raise InputError(f"{url}: not a readable ArrayRecord file; {REPAIR}")
     try:
         yield file
