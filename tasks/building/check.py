@@ -32,8 +32,7 @@ from tokenloom.tasks.rules import form_of, transformed
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import Rows, SourceReader, make_reader
-from tokenloom.tasks.sources.base import PlaceOf
-from tokenloom.tasks.sources.conversations import WANTED
+from tokenloom.tasks.sources.base import WANTED, PlaceOf
 from tokenloom.tasks.sources.files import sharing_files
 from tokenloom.tasks.sources.reader import naming_source
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # Jinja stays out of builds without conversations
     from tokenloom.chat.spans import Rendered
 
 PARTITION_BYTES = 64_000_000  # about how much text; the name of every spill depends on this cut
+WANTED = "wanted_rows"  # in options: the numbers of rows, where the others are not needed
 BATCH_BYTES = 4_000_000  # about how much text is in memory at a time
 INDEX, MASK = "index", "mask"  # in the option `has`: a file of tokens has an index, or a mask
 REPAIR = "repair or recreate the file, or leave it out"  # the next step for a damaged file

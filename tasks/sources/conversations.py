@@ -19,7 +19,7 @@ from tokenloom.chat.layouts import PAIR_KEYS, PAIRS, ROW_KEYS, normalized, refus
 from tokenloom.chat.messages import refuse_media
 from tokenloom.errors import BadConversation, BadRow, InputError
 from tokenloom.spec.syntax import WHOLE_ROW
-from tokenloom.tasks.sources.base import BadValue, Options, PlaceOf
+from tokenloom.tasks.sources.base import WANTED, BadValue, Options, PlaceOf
 from tokenloom.tasks.sources.values import (
     LISTS,
     Decoding,
@@ -32,7 +32,6 @@ from tokenloom.tasks.sources.values import (
     value_type,
 )
 
-WANTED = "wanted_rows"  # in options: the numbers of rows, where the conversations of others are not needed
 _SYSTEM = "system"  # the key of a system prompt beside a conversation
 _TOOLS = "tools"  # the key of the tools where the source names none
 
