@@ -53,7 +53,7 @@ def fresh_store() -> str:
 # ---- the same bytes
 
 
-@pytest.mark.parametrize("num_workers", [pytest.param(0, marks=full_only), 2])
+@pytest.mark.parametrize("num_workers", [pytest.param(0, marks=full_only), 1])
 def test_a_build_to_s3_has_the_bytes_of_a_build_to_a_folder(
     tmp_path: Path, s3_proxy: FaultyProxy, num_workers: int
 ) -> None:

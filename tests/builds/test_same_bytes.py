@@ -90,9 +90,8 @@ _FORMS: dict[str, conformance.SourceConformance] = {
     "arrow file": kinds.TestArrowFile(),
     "arrow folder": kinds.TestArrowFolder(),
     "array records": kinds.TestArrayRecord(),
-    "array records of json": kinds.TestArrayRecordOfJson(),
-    "huggingface json": kinds.TestHuggingFaceJson(),
     "huggingface folder": kinds.TestHuggingFaceFolder(),
+    "array records of json": kinds.TestArrayRecordOfJson(),
 }
 _TOKENIZERS: dict[str, dict[str, Any]] = {"byte": {"kind": "byte"}, "gpt2": {"kind": "tiktoken", "name": "gpt2"}}
 
