@@ -7,8 +7,6 @@ import multiprocessing
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -23,7 +21,7 @@ from prefect.exceptions import ParameterTypeError
 
 from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
 from tests.counts import full_only
-from tests.servers.prefect_servers import prefect_worker, send_all
+from tests.servers.prefect_servers import send_all
 from tests.servers.running import artifact, event, log_lines, newest_run
 from tests.servers.web_server import web_server
 from tokenloom import TokenDataset
@@ -238,31 +236,3 @@ def test_workers_of_a_data_loader_exit_with_0_after_a_flow(tmp_path: Path) -> No
     for worker in workers:
         worker.join(60)
     assert [worker.exitcode for worker in workers] == [0, 0]
-
-
-@full_only
-def test_a_deployment_of_prefect_yaml_runs_in_a_worker(flows_url: str, tmp_path: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")} | {
-        "PREFECT_API_URL": flows_url,
-        "PREFECT_HOME": str(tmp_path / "prefect"),
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "DO_NOT_TRACK": "1",
-        "TOKENLOOM_HOME": str(tmp_path),
-        "PYTHONPATH": str(_ROOT),
-    }
-    write_jsonl(tmp_path / "input" / "a.jsonl", [f"document {i}" for i in range(60)])
-    spec = make_spec(Path("store"), [{"kind": "jsonl", "path": "input/*.jsonl"}])
-
-    def prefect(*arguments: str) -> str:
-        command = [sys.executable, "-m", "prefect", "--no-prompt", *arguments]
-        done = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    prefect("work-pool", "create", "--type", "process", "tokenloom")
-    prefect("deploy", "--all")
-    parameters = ["--param", f"spec={spec.with_workers(0).model_dump_json()}"]
-    with prefect_worker(tmp_path, environment, "--type", "process"):
-        prefect("deployment", "run", "build-dataset/build-dataset", *parameters, "--watch", "--watch-timeout", "100")
-    assert len(list(tmp_path.glob("store/data/versions/*/manifest.json"))) == 1
-    assert len(list(tmp_path.glob("store/data/tags/latest/*.json"))) == 1

@@ -46,6 +46,14 @@ ENVIRONMENTS = {
     "trl": Environment(("trl==1.16.0", "transformers==5.24.0", "datasets==5.2.0", _TORCH)),
 }
 
+#: torchvision of PyPI is for CUDA; without these operators, a torch without CUDA can't import it.
+VISION = """
+import torch
+if "+cpu" in torch.__version__:
+    for name in ("nms", "qnms"):
+        torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+"""
+
 
 def python_of(name: str) -> Path:
     """Return the Python of an environment, which is made if it is not there; several processes may ask at once."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.test_coming_from import PAGES, follow, write_corpus, write_old
-from tests.peers.environments import python_of
+from tests.peers.environments import VISION, python_of
 
 _ENVIRONMENTS = {"hf-datasets": "datasets", "mosaicml": "streaming"}  # by page; the others have the page's name
 #: What a program prints last: of a reader, how many documents or samples it has.
@@ -23,13 +23,6 @@ _READ = {
     "megatron": "700 30413 50256",
     "mosaicml": "242 (128,)",
 }
-#: torchvision of PyPI is for CUDA; without these operators, a torch without CUDA can't import it.
-_VISION = """
-import torch
-if "+cpu" in torch.__version__:
-    for name in ("nms", "qnms"):
-        torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-"""
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -42,7 +35,7 @@ def test_their_programs_write_what_we_import_and_read_what_we_export(
     if name == "megatron":
         write_old(name)  # preprocess_data.py is in no released package
     python, printed, numbers = python_of(_ENVIRONMENTS.get(name, name)), [], count()
-    before = _VISION if name == "mosaicml" else ""
+    before = VISION if name == "mosaicml" else ""
 
     def run(program: str) -> None:
         path = Path(f"program_{next(numbers)}.py")  # a file, because some start processes that import it

@@ -13,7 +13,7 @@ import pytest
 
 from tests.builders.exported import Exportable, cut, small_parts
 from tests.builders.synthetic_store import EOT
-from tests.peers.environments import run_in
+from tests.peers.environments import VISION, run_in
 from tokenloom.flows.export_steps import export_directly
 from tokenloom.storage.formats.classes import learned_classes
 from tokenloom.tasks.exporting.base import ExportOptions
@@ -220,12 +220,10 @@ def test_datasets_reads_the_same_rows(version: Exportable, environment: str, tmp
 
 
 #: Read as from a store, so that it compares the checksums in the index; by index and in order.
-_STREAMING = """
+_STREAMING = (
+    VISION
+    + """
 import json, sys
-import torch
-if "+cpu" in torch.__version__:  # torchvision from PyPI, of CUDA, needs these two to be imported
-    for name in ("nms", "qnms"):
-        torch.library.define("torchvision::" + name, "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 from streaming import StreamingDataset
 columns = []
 for out, split in zip(sys.argv[1::2], sys.argv[2::2]):
@@ -236,6 +234,7 @@ for out, split in zip(sys.argv[1::2], sys.argv[2::2]):
     columns.append({name: [each[name] for each in found] for name in found[0]})
 json.dump(columns, sys.stdout)
 """
+)
 
 
 def _documents_and_samples(

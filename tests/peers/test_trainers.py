@@ -16,7 +16,7 @@ import pytest
 
 from tests.builders.exported import Exportable
 from tests.docs.walk import blocks, run_commands
-from tests.peers.environments import run_in, unpacked
+from tests.peers.environments import VISION, run_in, unpacked
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.storage.formats.classes import learned_classes
@@ -314,13 +314,6 @@ def test_trl_trains_on_our_labels(folder: Path, made: dict[str, Exportable]) -> 
     assert all(row in rows for row in of_batch)
 
 
-#: torchvision of PyPI is for CUDA; without these operators, a torch without CUDA can't import it.
-_VISION = """
-import torch
-if "+cpu" in torch.__version__:
-    for name in ("nms", "qnms"):
-        torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-"""
 #: Takes 20 batches, and those after them from another loader, with its own state.
 _EPOCH = """
 if __name__ == "__main__":
@@ -348,7 +341,7 @@ ids_of = lambda batch: batch
 @pytest.mark.parametrize(
     ("environment", "heading", "check", "before"),
     [
-        ("streaming", "MosaicML streaming on an export", _STREAMING, _VISION),
+        ("streaming", "MosaicML streaming on an export", _STREAMING, VISION),
         ("litdata", "LitData on an export", _LITDATA, ""),
     ],
     ids=["streaming", "litdata"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -80,29 +79,3 @@ def send_all() -> None:
 
     APILogWorker.drain_all()
     EventsWorker.drain_all()
-
-
-@contextmanager
-def prefect_worker(folder: Path, environment: dict[str, str], *options: str) -> Iterator[None]:
-    """A worker of the pool `tokenloom`, which ends with the block; its log is in `folder`."""
-    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "tokenloom", *options]
-    with (folder / "worker.log").open("wb") as log:
-        worker = subprocess.Popen(
-            ["env", "--default-signal=INT", *command],  # it stops by a SIGINT, which a shell's background job ignores
-            cwd=folder,
-            env=environment | {"PREFECT_WORKER_QUERY_SECONDS": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    try:
-        yield
-    finally:
-        worker.terminate()
-        try:
-            worker.wait(30)
-        finally:
-            if worker.poll() is None:
-                os.killpg(worker.pid, signal.SIGKILL)
-                worker.wait()

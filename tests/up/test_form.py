@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.builders.datasets import write_parquet
 from tests.servers.browser import Page
 from tests.servers.running import Up
 from tests.up.walk import fill_form
@@ -18,43 +15,32 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")
-def ui(up: Up, browser: Page) -> tuple[Path, Page]:
-    """A running `tokenloom up` with a parquet file in its folder, and a browser on its UI."""
-    write_parquet(up.folder / "input" / "a.parquet", [f"text {i}" for i in range(200)])
+def form(up: Up, browser: Page) -> Page:
+    """The form of build-dataset of a running `tokenloom up`; tests.up.walk comes to it by clicks."""
     browser.url = up.url.removesuffix("/api")
-    return up.folder, browser
+    browser.driver.get(deployment_pages(up.url)["without a file"] + "/run")
+    browser.field("Dataset")
+    return browser
 
 
-def open_form(page: Page) -> None:
-    """Open the form of build-dataset; tests.up.walk comes to it by clicks."""
-    page.driver.get(deployment_pages(f"{page.url}/api")["without a file"] + "/run")
-    page.field("Dataset")
-
-
-def test_a_value_against_the_schema_is_refused_in_the_form(ui: tuple[Path, Page]) -> None:
-    """tests/flows/test_build_dataset.py shows how other rules end a run."""
-    _, page = ui
-    open_form(page)
-    fill_form(page, "Bad Name")
-    page.choose("byte", page.field("Tokenizer"))
-    page.submit()
-    page.wait("rule", lambda: RULES[NAME_PATTERN] in page.field("Dataset").text)
-
-
-def test_every_field_of_the_spec_is_in_the_form(ui: tuple[Path, Page]) -> None:
-    _, page = ui
-    open_form(page)
+def test_every_field_of_the_spec_is_in_the_form(form: Page) -> None:
     fields = build_dataset.parameters.model_dump()["definitions"]["BuildSpec"]["properties"].values()
-    assert [field["title"] for field in fields if field["title"] not in page.text()] == []
-    assert page.tabs(page.field("Tokenizer")) == [
+    assert [field["title"] for field in fields if field["title"] not in form.text()] == []
+    assert form.tabs(form.field("Tokenizer")) == [
         *("By name", "Bytes", "tiktoken", "Hugging Face", "SentencePiece", "Ids")
     ]
-    assert 'type "None"' not in page.text()
+    assert 'type "None"' not in form.text()
 
 
-def test_the_browser_contacts_no_other_host(ui: tuple[Path, Page]) -> None:
-    _, page = ui
-    for path, text in (("/", "Dashboard"), ("/v2/blocks/catalog", "Secret")):  # whose blocks have logos elsewhere
-        page.open(path)
-        page.await_text(text)
-    assert page.hosts() == {"127.0.0.1"}
+def test_a_value_against_the_schema_is_refused_in_the_form(form: Page) -> None:
+    """tests/flows/test_build_dataset.py shows how other rules end a run."""
+    fill_form(form, "Bad Name")
+    form.choose("byte", form.field("Tokenizer"))
+    form.submit()
+    form.wait("rule", lambda: RULES[NAME_PATTERN] in form.field("Dataset").text)
+
+
+def test_the_browser_contacts_no_other_host(form: Page) -> None:
+    form.open("/v2/blocks/catalog")  # whose blocks have logos elsewhere
+    form.await_text("Secret")
+    assert form.hosts() == {"127.0.0.1"}  # on this page and those before

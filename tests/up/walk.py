@@ -121,17 +121,12 @@ def write_spec(folder: Path, dataset: str) -> None:
     (folder / "specs" / f"{dataset}.yaml").write_text(spec)
 
 
-def open_schedules(page: Page) -> None:
-    """Go to the page of build-a-spec-file."""
+def add_schedule(page: Page, spec_file: str) -> None:
+    """Save a new schedule of a few seconds on the page of build-a-spec-file: one line of text besides the time."""
     page.open("/")
     page.press("Deployments", "link")
     page.follow("/deployments/deployment/", "build-a-spec-file")
     page.await_text("At 02:00 AM")
-
-
-def add_schedule(page: Page, spec_file: str) -> None:
-    """Save a new schedule of a few seconds: one line of text besides the time."""
-    open_schedules(page)
     page.press("Schedule")
     dialog = page.dialog()
     page.fill("spec_file", spec_file, dialog)
@@ -152,7 +147,6 @@ def runs_of_schedules() -> list[Any]:
 
 def switch_off(page: Page) -> None:
     """Switch the schedule off while its first run works, and wait until that has ended."""
-    open_schedules(page)
     page.toggle(f"toggle Every {_SCHEDULE_SECONDS} seconds")
 
     def is_idle() -> bool:
@@ -169,7 +163,6 @@ def switch_off(page: Page) -> None:
 
 def edit_schedule(page: Page, spec_file: str) -> None:
     """Give the schedule another spec file."""
-    open_schedules(page)
     page.press_menu(f"Every {_SCHEDULE_SECONDS} seconds", "Edit")
     dialog = page.dialog()
     page.fill("spec_file", spec_file, dialog)
@@ -184,7 +177,6 @@ def save(page: Page, dialog: WebElement) -> None:
 
 def edit_shipped_schedule(page: Page, spec_file: str) -> None:
     """Set the spec file and another hour in the schedule that is deployed."""
-    open_schedules(page)
     page.press_menu("At 02:00 AM", "Edit")
     dialog = page.dialog()
     page.type("schedule.cron", "0 3 * * *")
