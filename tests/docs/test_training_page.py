@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,66 +13,30 @@ import pytest
 import torch
 
 from tests.builders.datasets import build, make_spec, write_jsonl
-from tests.docs.walk import TRAINING_PAGES
 from tests.reader.oracle import make_store
 
 _ROOT = Path(__file__).parents[2]
 
 
-def _python(text: str) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-
-
-def _sections() -> dict[str, tuple[str, list[str]]]:
-    """Return the page and the code blocks of each heading; those under a page's title are its first ones."""
-    found = {}
-    for page in TRAINING_PAGES:
-        title, *parts = (_ROOT / page).read_text(encoding="utf-8").split("\n## ")
-        found[title.partition("\n")[0].removeprefix("# ")] = (page, _python(title))
-        found |= {part.partition("\n")[0]: (page, _python(part)) for part in parts}
-    return found
-
-
-_SECTIONS = _sections()
-
-
-def _blocks(heading: str) -> list[str]:
-    """Return the code blocks under a heading."""
-    return _SECTIONS[heading][1]
-
-
-def _first(page: str) -> list[str]:
-    """Return the code blocks under the title of a page."""
-    return next(blocks for of, blocks in _SECTIONS.values() if of == page)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the datasets that the pages name."""
-    folder = tmp_path_factory.mktemp("page")
-    for dataset, length in (("news", 24), ("titles", 6)):
-        texts = [f"def {dataset}_{i}(x):\n    return x + {i}\n" * (1 + i % length) for i in range(1500)]
-        source = {"kind": "jsonl", "path": str(write_jsonl(folder / f"{dataset}.jsonl", texts))}
-        splits = {"train": 0.8, "validation": 0.2}
-        build(make_spec(folder / "store", [source], dataset=dataset, splits=splits, shard_tokens=60_000))
-    return folder
-
-
 @pytest.fixture
-def page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Run sections of a page, after its first ones: page("Mixtures", ...) returns what they defined."""
-    monkeypatch.chdir(folder)
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], Any]]:
+    """A function of a guide and a section: it runs the code under the title and in the section; returns the names."""
+    texts = [f"def news_{i}(x):\n    return x + {i}\n" * (1 + i % 24) for i in range(1500)]
+    source = {"kind": "jsonl", "path": str(write_jsonl(tmp_path / "news.jsonl", texts))}
+    splits = {"train": 0.8, "validation": 0.2}
+    build(make_spec(tmp_path / "store", [source], dataset="news", splits=splits, shard_tokens=60_000))
+    monkeypatch.chdir(tmp_path)
+
+    def run(guide: str, section: str) -> Any:
+        text = (_ROOT / "docs/guides" / guide).read_text(encoding="utf-8")
+        parts = text.partition("\n## ")[0], text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+        names: dict[str, Any] = {}
+        for code in re.findall(r"^```python\n(.*?)^```", "".join(parts), re.DOTALL | re.MULTILINE):
+            exec(compile(code, guide, "exec"), names)
+        return SimpleNamespace(**names)
+
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
-
-    def run(*headings: str) -> Any:
-        namespace: dict[str, Any] = {}
-        pages = dict.fromkeys(_SECTIONS[heading][0] for heading in headings)
-        first = [block for page in pages for block in _first(page)]
-        for block in [*first, *(block for heading in headings for block in _blocks(heading) if block not in first)]:
-            exec(compile(block, "docs/guides", "exec"), namespace)
-        return SimpleNamespace(**namespace)
-
     with torch.random.fork_rng(devices=[]):
         yield run
     torch.set_num_threads(num_threads)
@@ -91,8 +55,8 @@ def _varlen(query: Any, key: Any, value: Any, ends: Any, other: Any, longest: in
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_packing_and_attention_within_documents(page: Any) -> None:
-    names = page("Packing: fill samples with documents", "Attention within documents")
+def test_packing_and_attention_within_documents(run: Callable[[str, str], Any]) -> None:
+    names = run("packing.md", "Attention within documents")
     assert (names.batch["document_ids"].max(dim=1).values > 0).any()
     assert torch.allclose(names.dense, names.flexible, atol=1e-5)
     names.attend.__globals__["varlen_attn"] = _varlen
@@ -100,9 +64,9 @@ def test_packing_and_attention_within_documents(page: Any) -> None:
     assert torch.allclose(found, names.dense, atol=1e-5)
 
 
-def test_the_mean_of_the_loss_weighs_each_target_the_same(page: Any, tmp_path: Path) -> None:
-    names = page("The mean of the loss")
-    reference = make_store(tmp_path, (400,), has_masks=True)
+def test_the_mean_of_the_loss_weighs_each_target_the_same(run: Callable[[str, str], Any], tmp_path: Path) -> None:
+    names = run("training.md", "The mean of the loss")
+    reference = make_store(tmp_path / "made", (400,), has_masks=True)
     data = names.TokenDataset(reference, seq_len=12, packing="document_padded", learn="last")
     batches = list(names.EvaluationPass(data, batch_size=2))
     assert len({batch["num_targets"] for batch in batches}) > 5

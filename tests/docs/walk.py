@@ -22,9 +22,6 @@ from typing import Any
 from tests.docs.sessions import run_program, run_session
 
 _ROOT = Path(__file__).parents[2]
-_PAGES = "guides/training", "start/resuming", "guides/packing", "guides/multi-gpu", "guides/trainers"
-#: The pages on training.
-TRAINING_PAGES = [f"docs/{name}.md" for name in _PAGES]
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"(?:# |{# )([\w-]+\.\w+)(?: #})?\n")
 
