@@ -133,7 +133,7 @@ def test_a_spec_against_the_rules_ends_the_run_with_the_words_of_the_command_lin
     with pytest.raises(SpecError) as refused:
         load_spec(tmp_path / "spec.yaml")
     with pytest.raises(ParameterTypeError):
-        build_dataset(wrong)
+        build_dataset(wrong)  # type: ignore[call-overload]  # as a deployment calls it
     message = str(newest_run().state.message)  # type: ignore[union-attr]
     rules = re.findall(r"spec\.yaml:1: [\w.]+: (.+); got", str(refused.value))
     assert len(rules) == 3 and all(rule in message for rule in rules)
