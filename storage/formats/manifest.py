@@ -7,9 +7,10 @@ counts lie in [0, 2**63) and add up, checksums are hexadecimal. Fields that this
 from __future__ import annotations
 
 import gc
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, TypedDict, cast
 
 from tokenloom.errors import FormatError
@@ -245,7 +246,7 @@ class Manifest:
 
     def json(self) -> JsonObject:
         """Return its JSON, without the checksum, and the format first."""
-        return {"format_version": FORMAT_VERSION, **asdict(self)}
+        return {"format_version": FORMAT_VERSION, **json.loads(json.dumps(self, default=fields_of))}
 
 
 def given_options(options: Mapping[str, object]) -> JsonObject:
