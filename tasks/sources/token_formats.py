@@ -58,10 +58,10 @@ class Megatron(TokenFormat):
     TYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}  # noqa: RUF012
     LENGTH, OFFSET = np.dtype("<i4"), np.dtype("<i8")
 
-    def matching(self, path: str, leave_out: LeaveOut | None) -> list[FoundFile]:
-        """See TokenFormat.matching; a path may be the prefix alone, as Megatron's own options are."""
+    def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
+        """See TokenFormat.files; a path may be the prefix alone, as Megatron's own options are."""
         is_prefix = not path.endswith((self.suffix, "*"))
-        return super().matching(path.removesuffix(".idx") + self.suffix if is_prefix else path, leave_out)
+        return super().files(path.removesuffix(".idx") + self.suffix if is_prefix else path, leave_out)
 
     def sides(self, url: str) -> dict[str, str]:
         """See TokenFormat.sides."""

@@ -102,11 +102,7 @@ class TokenFormat(SourceReader):
 
     def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
         """See SourceReader.files; raises InputError if a file lacks one that belongs to it."""
-        return _with_sides(self.matching(path, leave_out), self)
-
-    def matching(self, path: str, leave_out: LeaveOut | None) -> list[FoundFile]:
-        """Return the files that a path matches, also those that belong to others."""
-        return find_files(path, leave_out)
+        return _with_sides(find_files(path, leave_out), self)
 
     def sides(self, url: str) -> dict[str, str]:
         """Return the URLs of files that may belong to an input, by role, such as INDEX; their content is part of it."""

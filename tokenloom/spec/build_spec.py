@@ -18,7 +18,7 @@ from tokenloom.errors import SpecError
 from tokenloom.spec.base import Location, Name, SpecModel, join_path, without_dots
 from tokenloom.spec.blocks import ChatRules, Checks, Credentials, DocumentRules, ProcessRunner, Runner
 from tokenloom.spec.sources import Source
-from tokenloom.spec.tokenizers import IdsTokenizer, Tokenizer
+from tokenloom.spec.tokenizers import Tokenizer
 from tokenloom.storage.formats.manifest import VERSION_PATTERN, given_options
 
 MAX_SEED = 2**53 - 1  # the largest integer that a browser's form represents exactly
@@ -186,7 +186,7 @@ class BuildSpec(SpecModel):
 
     def ids_options(self) -> dict[str, Any]:
         """Return the tokenizer's options for readers of tokens; {} if sources are texts."""
-        return self.tokenizer.ids() if isinstance(self.tokenizer, IdsTokenizer) else {}
+        return self.tokenizer.model_dump(include={"vocab_size", "eot_id", "bos_id"})
 
     def identity(self) -> dict[str, Any]:
         """Return the part of the spec that determines the bytes, as JSON values without paths; see given_options."""

@@ -209,10 +209,6 @@ class IdsTokenizer(SpecModel):
                 raise ValueError(f"{name} {value} is not in the vocabulary [0, {self.vocab_size})")
         return self
 
-    def ids(self) -> dict[str, Any]:
-        """Return the options for readers of tokens."""
-        return {"vocab_size": self.vocab_size, "eot_id": self.eot_id, "bos_id": self.bos_id}
-
     def paths(self) -> Iterator[tuple[str, str]]:
         """Yield (field, path) for the paths of `decode`."""
         if self.decode is not None:
