@@ -36,6 +36,7 @@ from tokenloom.tasks.sources.filters import check_comparable, is_true, kept_rows
 from tokenloom.tasks.sources.values import (
     LISTS,
     ROLES,
+    STRINGS,
     Decoding,
     field_type,
     has_column,
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
 
 OPTION = "path_columns"  # the option of a file that maps columns to values
 _NULL = "__HIVE_DEFAULT_PARTITION__"
-_STRINGS = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
 _VALUE_BYTES = 8  # assumed for each value beside the texts of a conversation
 
 
@@ -80,7 +80,7 @@ class Columns:
         names = self.documents(schema, url)
         if self.id is not None and not self._is_of_path(schema, self.id):
             kind = value_type(field_type(schema, self.id, url, "id"))
-            if not (pa.types.is_integer(kind) or kind in _STRINGS):
+            if not (pa.types.is_integer(kind) or kind in STRINGS):
                 raise InputError(
                     f"{url}: column {self.id!r} is {kind}; an id is a string or an integer. Set id: to such a column"
                 )
@@ -104,7 +104,7 @@ class Columns:
             if pa.types.is_struct(items) and ROLES & {field.name for field in items}:
                 raise InputError(f"{url}: column {self._text!r} holds conversations; {instead_of_text(self._text)}")
             items = None if isinstance(items, pa.BaseExtensionType) else value_type(items)
-        if items not in _STRINGS:
+        if items not in STRINGS:
             raise InputError(
                 f"{url}: column {self._text!r} is {kind}; a text column holds strings, or lists of strings. "
                 "Set text: to such a column"
@@ -181,7 +181,7 @@ class Columns:
             raw_ids = None if raw_ids is None else raw_ids.filter(mask)
             num_filtered += int((~kept).sum())
         bad: dict[int, BadRow] = {}
-        documents = [self._strings(one, numbers, place_of, bad) if one.type in _STRINGS else one for one in documents]
+        documents = [self._strings(one, numbers, place_of, bad) if one.type in STRINGS else one for one in documents]
         if self._conversations is None:
             texts = documents[0]
         else:
@@ -245,7 +245,7 @@ def _text_lengths(values: pa.Array) -> NDArray[np.int64]:
         return np.diff(item_bytes[ends], prepend=0)
     if pa.types.is_struct(values.type):
         return sum(map(_text_lengths, values.flatten()), np.zeros(len(values), np.int64))
-    if not (values.type in _STRINGS or pa.types.is_null(values.type)):
+    if not (values.type in STRINGS or pa.types.is_null(values.type)):
         return np.full(len(values), _VALUE_BYTES)
     lengths = pc.binary_length(values.cast(pa.large_binary()))
     found: NDArray[np.int64] = pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False)

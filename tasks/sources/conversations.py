@@ -22,6 +22,7 @@ from tokenloom.spec.syntax import WHOLE_ROW
 from tokenloom.tasks.sources.base import WANTED, BadValue, Options, PlaceOf
 from tokenloom.tasks.sources.values import (
     LISTS,
+    STRINGS,
     Decoding,
     field_type,
     has_column,
@@ -140,11 +141,9 @@ class ConversationColumns:
 
 
 def _may_hold(kind: pa.DataType) -> bool:
-    types = pa.types
     if isinstance(kind, LISTS):
-        return bool(types.is_struct(kind.value_type))
-    texts = (types.is_string, types.is_large_string, types.is_string_view, types.is_binary, types.is_large_binary)
-    return any(test(kind) for test in (*texts, types.is_binary_view, types.is_struct, types.is_null))
+        return bool(pa.types.is_struct(kind.value_type))
+    return kind in STRINGS or pa.types.is_struct(kind) or pa.types.is_null(kind)
 
 
 def _values(column: pa.Array, numbers: NDArray[np.uint64], place_of: PlaceOf, bad: dict[int, BadRow]) -> list[Any]:

@@ -22,6 +22,7 @@ from tokenloom.spec.syntax import WHOLE_ROW
 from tokenloom.tasks.sources.base import BadValue, Options
 
 LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)  # types of lists of any length and kind of offsets
+STRINGS = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
 ROLES = {"role", "from"}  # each message of a conversation has one of these keys
 REPLACE = "replace bad bytes (documents.encoding_errors: replace)"
 _TEXT_FILES = ("text", "jsonl", "csv")
