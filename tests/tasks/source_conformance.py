@@ -152,7 +152,7 @@ class SourceConformance:
         assert texts_of(self.batches(self.write(tmp_path, rows))) == ["one", None, "three", None]
 
     def test_batches_stay_small(self, tmp_path: Path) -> None:
-        rows = make_rows([f"{i:6d}" * 25_000 for i in range(80)])
+        rows = make_rows([f"{i:6d}" + "x" * 150_000 for i in range(80)])
         batches = self.batches(self.write(tmp_path, rows))
         assert texts_of(batches) == self.expected(rows)
         assert max(sum(map(len, batch.texts.to_pylist())) for batch in batches) <= BATCH_BYTES + 150_000
