@@ -101,7 +101,7 @@ def _rendered_or_none(encoder: ChatEncoder, messages: Sequence[dict[str, Any]]) 
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-@settings(max_examples=count(60, 2000), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=count(40, 2000), deadline=None, suppress_health_check=list(HealthCheck))
 @given(CONVERSATIONS)
 def test_ids_are_those_of_transformers(kind: str, conversation: tuple[str, bool, list[dict[str, Any]]]) -> None:
     style, generation, messages = conversation
@@ -124,7 +124,7 @@ def test_ids_are_those_of_transformers(kind: str, conversation: tuple[str, bool,
         assert encoded.tokens.tolist() == [*expected, small_tokenizer(kind).eot_id]
 
 
-@settings(max_examples=count(60, 2000), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=count(40, 2000), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(CONVERSATIONS, min_size=1, max_size=4))
 def test_texts_cut_at_added_tokens_and_whole_texts_have_the_same_ids_and_classes(
     conversations: list[tuple[str, bool, list[dict[str, Any]]]],

@@ -113,7 +113,7 @@ _CONTENTS = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=count(100, 3000), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=count(60, 3000), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(["chatml", "headers", "instruct"]), st.booleans(), _CONTENTS, st.data())
 def test_a_token_with_characters_that_train_detail_keeps_out_is_not_learned(
     style: str, generation: bool, content: str, data: st.DataObject
