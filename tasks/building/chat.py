@@ -44,7 +44,7 @@ def chat_definition(spec: BuildSpec, definition: dict[str, Any]) -> ChatDefiniti
     tokens = {name: value for name, value in (found.special_tokens | given).items() if isinstance(value, str)}
     chat = ChatDefinition(
         template=template,
-        arguments=rules.arguments,
+        arguments=dict(rules.arguments),
         date=None if rules.date is None else rules.date.isoformat(),
         special_tokens=tokens,
         stop_tokens=tuple(rules.stop_tokens),

@@ -159,8 +159,7 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
     if spec.has_conversations:
         spec, inputs = with_layouts(spec, inputs)
     identities = [(file.source, file.path, file.fingerprint) for file in inputs]
-    excluded = _excluded(spec)
-    identity = _identity(spec, excluded, chat)
+    identity, excluded = _identity(spec, chat)
     version = version_name(identity, identities, tokenizer.fingerprint)
     tag = tags.LATEST if spec.limit is None else tags.TRYOUT
     build = Build(
@@ -193,13 +192,6 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
     )
 
 
-def _excluded(spec: BuildSpec) -> NDArray[np.uint64] | None:
-    """Return the contents to drop, (m, 2); None if there are none."""
-    path = spec.documents.exclude
-    excluded = read_exclusions(path, only_hashes=bool(spec.ids_options())) if path else None
-    return excluded if excluded is not None and len(excluded) else None
-
-
 def row_rules(spec: BuildSpec) -> RowRules:
     """Return the rules and keys of a build that every partition shares."""
     same = spec.documents.model_dump(include=ROW_RULES)
@@ -207,15 +199,20 @@ def row_rules(spec: BuildSpec) -> RowRules:
     return RowRules(**same, transform=transform, seed=spec.seed, shares=spec.split_shares())
 
 
-def _identity(spec: BuildSpec, excluded: NDArray[np.uint64] | None, chat: ChatDefinition | None) -> dict[str, Any]:
-    """Return the identity part of the spec; files that it names enter by their contents."""
-    identity = spec.identity()
-    if excluded is not None:
+def _identity(spec: BuildSpec, chat: ChatDefinition | None) -> tuple[dict[str, Any], NDArray[np.uint64] | None]:
+    """Return the identity part of the spec, and the contents to drop, (m, 2), None if there are none.
+
+    Files that the spec names enter by their contents.
+    """
+    identity, path, excluded = spec.identity(), spec.documents.exclude, np.empty((0, 2), np.uint64)
+    if path:
+        excluded = read_exclusions(path, only_hashes=bool(spec.ids_options()))
+    if len(excluded):
         digest = hashlib.sha256(np.ascontiguousarray(excluded, "<u8").tobytes()).hexdigest()
         identity["documents"] |= {"exclude": digest}
     if chat is not None:
         identity["chat"] = chat.json()
-    return identity
+    return identity, excluded if len(excluded) else None
 
 
 def cut_file(file: InputFile) -> list[PartitionRange]:
