@@ -17,31 +17,16 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentUpdate
 
 from tests.builders.datasets import write_parquet
-from tests.counts import full_only
 from tests.servers.prefect_servers import use_migrated
-from tests.servers.processes import wait_until
 from tests.servers.running import (
     Up,
     command,
     flow_run,
-    log_lines,
-    wait_until_final,
     wait_until_gone,
 )
 from tokenloom.server.deployments import NAMES, deployment_pages
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
-
-
-@full_only
-def test_the_log_of_a_run_without_its_parameter_names_it(up: Up) -> None:
-    with get_client(sync_client=True) as client:  # as a schedule makes it, which checks no parameter
-        deployment = client.read_deployment_by_name("build-dataset/build-dataset")
-        asked = {"parameters": {}, "enforce_parameter_schema": False, "state": {"type": "SCHEDULED"}}
-        made = client._client.post(f"/deployments/{deployment.id}/create_flow_run", json=asked).json()
-    run = wait_until_final(UUID(made["id"]))
-    assert run.state is not None and run.state.is_crashed()
-    wait_until(lambda: [line for _, line in log_lines(run) if "missing a required argument: 'spec'" in line])
 
 
 def test_the_deployments_exist_and_the_nightly_schedules_are_inactive(up: Up) -> None:
