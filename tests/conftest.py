@@ -32,6 +32,19 @@ if not FULL:
     os.fsync = lambda fd: None  # no power fails during a test, and a device takes milliseconds
 
 
+#: Folders whose commands, called in the process of the tests, start a pool of workers only if they are asked to.
+WITHOUT_WORKERS = ("builds", "tasks")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def default_workers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """By default, `plan`, `verify` and the like start no pool, which takes 0.4 s of a processor."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.parent.name in WITHOUT_WORKERS:
+            patch.setattr("tokenloom.tasks.running.workers.num_cores", lambda: 0)
+        yield
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """The folder of real data, TOKENLOOM_TEST_DATA; tests that need it skip where it is missing."""
