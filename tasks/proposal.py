@@ -116,9 +116,9 @@ def _has_separator(url: str) -> bool:
     first = next(reader.raw_rows(url, 0, size), None)
     if first is None:
         raise InputError(f"{url}: no text in it; leave it out")
-    if isinstance(first.value, BadRow):
+    if isinstance(first.value, BadValue):
         if first.value.reason != "too_large":
-            raise first.value
+            raise first.value.at(url, 0)
         return False
     try:
         reader.parse(first.value)
@@ -135,7 +135,7 @@ def _names(url: str, base: Options) -> list[str]:
     names, problem = dict[str, None](), InputError(f"{url}: no row in it; leave it out")
     for raw in islice(reader.raw_rows(url, 0, input_bytes(url)), _MAX_ROWS):
         try:
-            if isinstance(raw.value, BadRow):
+            if isinstance(raw.value, BadValue):
                 raise raw.value
             value = reader.parse(raw.value)
         except (BadRow, BadValue) as error:
