@@ -85,7 +85,7 @@ class ShardEntry:
     documents: Count
     sha256: Digest
     files: _ShardFiles
-    first_key: str | None  # verification compares both with the keys of the documents
+    first_key: str | None
     last_key: str | None
 
     @property

@@ -79,6 +79,7 @@ class TokenizerConformance:
 
     def test_each_document_has_the_ids_of_the_library_and_end_of_text(self, definition: dict[str, Any]) -> None:
         tokenizer = load_tokenizer(definition)
+        assert [*tokenizer.bos_ids] == [*self.bos_ids]
         pieces = st.sampled_from([*self.spellings, " ", "  ", "\n", "lorem"])
         texts_of_documents = st.lists(st.one_of(st.text(max_size=30), st.lists(pieces).map("".join)), max_size=8)
 

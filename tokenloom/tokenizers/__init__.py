@@ -33,7 +33,7 @@ __all__ = [
     "version_decoder",
 ]
 
-_MODULES = {  # by kind; each needs a library
+_MODULES = {  # by kind, imported on first use: each needs a library
     "tiktoken": "tokenloom.tokenizers.tiktoken_bpe",
     "huggingface": "tokenloom.tokenizers.huggingface_json",
     "sentencepiece": "tokenloom.tokenizers.sentencepiece_model",

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tokenloom.tokenizers.base import END_OF_TEXT, PROBE, Encoded, fingerprint, text_bytes
+from tokenloom.tokenizers.base import END_OF_TEXT, PROBE, ChatTokens, Encoded, fingerprint, text_bytes
 
 _EOT = 0x110000
 
@@ -32,6 +32,7 @@ class CharacterTokenizer:
     def __init__(self, name: str) -> None:
         self.name = name
         self.files: dict[str, bytes] = {}
+        self.bos_ids: list[int] = []
         self.fingerprint = fingerprint({"kind": "character", "eot": _EOT}, list(map(ord, PROBE)))
 
     def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
@@ -43,6 +44,10 @@ class CharacterTokenizer:
         tokens = np.full(len(is_text), _EOT, dtype)
         tokens[is_text] = np.frombuffer(bytes(data).decode("utf-8").encode("utf-32-le"), "<u4")
         return Encoded(tokens, num_tokens)
+
+    def chat_tokens(self) -> ChatTokens:
+        """See ReferenceTokenizer.chat_tokens: no token of its own marks a turn."""
+        return ChatTokens([], np.ones(self.vocab_size, np.int64), [], needs_nfc=False, locate=None)
 
     def decode(self, ids: NDArray[Any]) -> str:
         """See Tokenizer.decode."""
