@@ -157,12 +157,16 @@ def _running(
     command: list[str], log: Path, settings: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a process that Ctrl-C in the terminal does not reach; stop it and its children when the block ends."""
-    environment = {**os.environ, **(settings or {})}
+    environment, interrupts = {**os.environ, **(settings or {})}, list[int]()
+    handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))  # until the process is known
     with log.open("ab") as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, env=environment
         )
     try:
+        signal.signal(signal.SIGINT, handler)
+        if interrupts:
+            raise KeyboardInterrupt
         yield process
     finally:
         _stop(process)
