@@ -30,7 +30,7 @@ class RemoteKind(NamedTuple):
 
 _AWS_KEYS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE"
 _AZURE_KEYS = "AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"
-#: s3fs waits 0.1 s before it tries again, then 1.7 times as long each time: 6 s in all
+#: s3fs waits 0.1 s before it tries again, then 1.7 times as long each time, and after the last try: 10 s in all
 _S3 = RemoteKind("s3", ("s3", "s3a"), "s3", _AWS_KEYS, ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), tries=8)
 #: fixed in gcsfs, which waits about 1, 2, 4, 8 and 16 s
 _GOOGLE = RemoteKind("gs", ("gs", "gcs"), "gcs", "GOOGLE_APPLICATION_CREDENTIALS", ("STORAGE_EMULATOR_HOST",), tries=6)
