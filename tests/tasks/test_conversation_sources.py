@@ -18,7 +18,7 @@ from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.building.plan import plan_build
 from tokenloom.tasks.sources import Rows, make_reader, reader
-from tokenloom.tasks.sources.conversations import WANTED
+from tokenloom.tasks.sources.base import WANTED
 
 _TOOL = {"type": "function", "function": {"name": "add", "parameters": {"properties": {"a": {"type": "number"}}}}}
 _OTHER = {"type": "function", "function": {"name": "say", "parameters": {"properties": {"words": {"type": "string"}}}}}
