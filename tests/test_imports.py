@@ -82,5 +82,5 @@ def test_a_loader_reaches_a_limited_number_of_modules_and_lines() -> None:
     """A limit is raised in the commit that says why."""
     reached = _reached("tokenloom.reader.loader")
     assert {"tokenloom.storage.cache.shard_cache", "tokenloom.reader.trace"} <= set(reached)  # lazily
-    assert len(reached) <= 55
-    assert sum(reached.values()) <= 10_900
+    assert len(reached) <= 61
+    assert sum(reached.values()) <= 11_700

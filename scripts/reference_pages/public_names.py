@@ -18,20 +18,22 @@ GROUPS = {
         Shown(
             "tokenloom.reader.dataset",
             "TokenDataset",
-            "__len__ __getitem__ __getitems__ decode trace iterable manifest reference packing_shares",
+            "__len__ __getitem__ __getitems__ decode trace iterable manifest reference packing_shares sources",
         ),
-        Shown("tokenloom.reader.mixture", "Mixture"),
+        Shown("tokenloom.reader.mixture", "Mixture", "from_state then plan describe"),
+        Shown("tokenloom.reader.mixture", "MemberPlan"),
         Shown("tokenloom.storage.packing.packings", "PackingShares", "padding_share cut_share"),
     ],
     "Loaders": [
         Shown(
             "tokenloom.reader.loader",
             "TokenLoader",
-            "__iter__ __len__ state_dict load_state_dict from_state batch_at trace stats describe start close",
+            "__iter__ __len__ state_dict load_state_dict from_state consumed batch_at trace stats describe start close",
         ),
-        Shown("tokenloom.reader.loader", "EvaluationPass"),
+        Shown("tokenloom.reader.evaluation", "EvaluationPass"),
         Shown("tokenloom.reader.iterable", "SampleStream"),
-        Shown("tokenloom.reader.mixture", "LoaderState"),
+        Shown("tokenloom.reader.streams.state", "LoaderState"),
+        Shown("tokenloom.reader.streams.stream", "Consumed"),
         Shown("tokenloom.reader.prefetch", "LoaderStats", "to_json"),
     ],
     "Masks, segments and context parallelism": [
@@ -41,9 +43,9 @@ GROUPS = {
         Shown("tokenloom.reader.batch", "context_shard"),
     ],
     "Meshes and ranks": [
-        Shown("tokenloom.reader.ranks", "find_ranks"),
-        Shown("tokenloom.reader.ranks", "DataRank"),
-        Shown("tokenloom.reader.ranks", "place_in_mesh"),
+        Shown("tokenloom.reader.streams.ranks", "find_ranks"),
+        Shown("tokenloom.reader.streams.ranks", "DataRank"),
+        Shown("tokenloom.reader.streams.ranks", "place_in_mesh"),
     ],
     "Traces": [
         Shown("tokenloom.reader.trace", "Trace"),

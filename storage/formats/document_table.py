@@ -170,13 +170,13 @@ class DocumentTable:
             key: of the content, as order_keys computes it.
             content: (2,) its high and low half.
         """
-        start, end = self._first_row(key), self._first_row(key + 1)
+        start, end = self.first_row(key), self.first_row(key + 1)
         if start == end:
             return range(start, start)
         found = np.flatnonzero((self.rows(start, end).content == content).all(axis=1))  # sorted by content within a key
         return range(start + int(found[0]), start + int(found[-1]) + 1) if len(found) else range(start, start)
 
-    def _first_row(self, key: int) -> int:
+    def first_row(self, key: int) -> int:
         """Return the first row whose key is at least `key`; num_rows if there is none."""
         low, high = 0, self._reader.num_record_batches
         while low < high:  # the first batch whose last key is at least `key`

@@ -12,6 +12,9 @@ from tests.builders.datasets import build, small_spec
 from tokenloom.cli.commands import COMMANDS
 from tokenloom.cli.main import main
 from tokenloom.cli.parser import help_of, make_parser
+from tokenloom.reader.dataset import TokenDataset
+from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.mixture import Mixture
 
 _ELSEWHERE = {"up", "deploy", "demo"}  # tests of their own run them
 
@@ -29,6 +32,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "spec.yaml").write_text(spec.model_dump_json(exclude={"credentials", "runner"}))
     build(spec)
     build(spec.model_copy(update={"seed": 1}))
+    assert main(["tag", f"{spec.store}/data", "mixed"]) == 0
+    mixture = Mixture({"data": (TokenDataset(f"{spec.store}/data", seq_len=8), 1)})
+    (folder / "state.json").write_text(json.dumps(TokenLoader(mixture, 1).state_dict()))
     return folder
 
 
@@ -47,6 +53,7 @@ def _arguments(store: str, spec: str, init: str) -> dict[str, list[str]]:
         "report": [reference],
         "trace": [reference, "--sample", "0", "--seq-len", "8"],
         "where": [reference, *where],
+        "mixture": [spec.replace("spec.yaml", "state.json"), "--store", store],
         "diff": [reference, reference],
         "rollback": [reference, "--reason", "a test"],
         "tag": [reference, "mine"],
@@ -78,6 +85,7 @@ def test_each_command_ends_with_0_1_or_2_as_the_table_says(
     if command in ("plan", "tokenizer"):  # a plan warns of a store that can not be written
         spec["tokenizer"] = {"kind": "huggingface", "path": str(tmp_path / "file"), "eot": "x"}
     (tmp_path / "spec.yaml").write_text(json.dumps(spec))
+    (tmp_path / "state.json").write_text((folder / "state.json").read_text())
     failing = _arguments(str(tmp_path / "file"), str(tmp_path / "spec.yaml"), str(tmp_path / "none" / "new.yaml"))
     assert main([command, *failing[command]]) == 1
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.counts import count
-from tokenloom.reader.order import turn_table
+from tokenloom.reader.streams.schedule import Schedule, whole_weights
 from tokenloom.storage.formats.keys import Purpose, mix64
 
 PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "order.md"
@@ -48,7 +48,8 @@ def test_the_hash_of_the_page_is_that_of_the_code(purpose: Purpose, seed: int, w
     assert the_page().mix64(getattr(the_page(), purpose.name), seed, words) == found
 
 
-@given(st.lists(st.integers(0, 12), min_size=1, max_size=5).filter(any))
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=7).filter(any), st.integers(0, 2**41 - 40))
 @settings(max_examples=count(50, 1000), deadline=None)
-def test_the_turns_of_the_page_are_those_of_the_code(weights: list[int]) -> None:
-    assert the_page().turns(weights) == turn_table(weights).tolist()
+def test_the_turns_of_the_page_are_those_of_the_code(weights: list[int], start: int) -> None:
+    members, _ = Schedule([(0, weights)]).turns(np.arange(start, start + 40))
+    assert the_page().turns(whole_weights(weights), start, start + 40) == members.tolist()

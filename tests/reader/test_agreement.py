@@ -23,7 +23,7 @@ from tests.reader.oracle import make_store
 from tokenloom.errors import TokenloomError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.ranks import Comparison, DataRank, find_ranks, ranks_text
+from tokenloom.reader.streams.ranks import Comparison, DataRank, find_ranks, ranks_text
 
 _ROOT = Path(__file__).parent.parent.parent
 
@@ -169,9 +169,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from tokenloom.errors import TokenloomError
 from tokenloom.reader.dataset import TokenDataset
-from tokenloom.reader.loader import EvaluationPass
+from tokenloom.reader.evaluation import EvaluationPass
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.ranks import ranks_text
+from tokenloom.reader.streams.ranks import ranks_text
 
 folder, rank, references, port, sizes = sys.argv[1], int(sys.argv[2]), *map(json.loads, sys.argv[3:])
 size = math.prod(sizes.values())

@@ -31,10 +31,11 @@ from tests.reader.oracle import (
 from tokenloom.errors import TokenloomError
 from tokenloom.reader.batch import document_mask, segments
 from tokenloom.reader.dataset import TokenDataset
-from tokenloom.reader.loader import EvaluationPass, TokenLoader
+from tokenloom.reader.evaluation import EvaluationPass
+from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.mixture import Mixture
-from tokenloom.reader.order import ORDERS, Order
-from tokenloom.reader.ranks import find_ranks
+from tokenloom.reader.streams.order import ORDERS, Order
+from tokenloom.reader.streams.ranks import find_ranks
 
 _WORLDS = (1, 2, 4, 8, 16)
 _SHARDS = (300, 90, 500, 12, 210)

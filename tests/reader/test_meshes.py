@@ -18,7 +18,7 @@ from tests.reader.oracle import make_store
 from tokenloom.reader.batch import context_shard
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.ranks import find_ranks, place_in_mesh, ranks_text
+from tokenloom.reader.streams.ranks import find_ranks, place_in_mesh, ranks_text
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +186,7 @@ import json
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from tokenloom.reader.ranks import place_in_mesh
+from tokenloom.reader.streams.ranks import place_in_mesh
 
 def place(mesh, dims=None):
     try:

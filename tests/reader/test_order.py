@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tests.counts import count
 from tests.docs.test_order_page import the_page
-from tokenloom.reader.order import ORDER_VERSION, ORDERS, Order, permute
+from tokenloom.reader.streams.order import ORDER_VERSION, ORDERS, Order, permute
 from tokenloom.storage.formats.keys import Purpose, mix64
 
 _MASK = 2**64 - 1

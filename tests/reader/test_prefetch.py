@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.feed import HostFeed
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.prefetch import Prefetcher
+from tokenloom.reader.shard_data import OpenShard
 
 _ROOT = Path(__file__).parent.parent.parent
 
@@ -186,6 +188,19 @@ def test_a_forked_child_does_not_deadlock_on_the_threads_of_its_parent(reference
     command = [sys.executable, "-c", _FORK_DURING_WINDOW, reference]
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 7, done.stderr
+
+
+def test_a_forked_child_takes_no_lock_of_a_file_that_its_parent_opens_ahead(reference: str) -> None:
+    class Locked(Future[OpenShard]):
+        def cancel(self) -> bool:
+            raise AssertionError("a thread of the parent may hold the lock for ever")
+
+    files = TokenDataset(reference, seq_len=4).shards
+    files._ahead[0], files._pid = Locked(), -1
+    files.drop(0)  # as another member of the mixture does, to make room
+    files._ahead[0] = Locked()
+    assert files[0].bytes
+    assert not files._ahead
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 32])

@@ -15,9 +15,10 @@ import pytest
 from tests.reader.oracle import make_store, shard_paths
 from tokenloom.reader import TokenDataset, producer, shard_data
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.mixture import Mixture, Stream
+from tokenloom.reader.mixture import Mixture
 from tokenloom.reader.producer import PAGE, block_bytes
 from tokenloom.reader.shard_data import OpenShard
+from tokenloom.reader.streams.stream import Stream
 from tokenloom.reader.window import TokenWindow
 
 BLOCK = 2**17

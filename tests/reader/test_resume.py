@@ -23,11 +23,11 @@ from tests.builders.synthetic_store import random_documents, write_store
 from tests.counts import count
 from tests.reader.oracle import FIELDS, PACKINGS, Oracle, as_lists, assert_same, copied, make_store
 from tokenloom.errors import TokenloomError
-from tokenloom.reader import mixture as mixture_module
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.mixture import Mixture
-from tokenloom.reader.order import Order
+from tokenloom.reader.streams import stream as stream_module
+from tokenloom.reader.streams.order import Order
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions.tags import move, newest_number
 
@@ -205,7 +205,7 @@ def test_states_of_another_stream_are_refused_and_both_sides_are_named(
             loader.load_state_dict(through_json(state))
         assert loader.state_dict() == before  # a refused state changes nothing
         loader.close()
-    monkeypatch.setattr(mixture_module, "ORDER_VERSION", 2)
+    monkeypatch.setattr(stream_module, "ORDER_VERSION", 2)
     with pytest.raises(TokenloomError, match=r"order_version is 1 in the state, 2 in the loader$"):
         TokenLoader(data, 2, seed=3).load_state_dict(state)
 

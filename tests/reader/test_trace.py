@@ -24,9 +24,10 @@ from tests.servers.s3_server import BUCKET, upload
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.mixture import Mixture, Stream
-from tokenloom.reader.order import ORDERS, Order, permute
-from tokenloom.reader.ranks import DataRank, Steps
+from tokenloom.reader.mixture import Mixture
+from tokenloom.reader.streams.order import ORDERS, Order, permute
+from tokenloom.reader.streams.ranks import DataRank, Steps
+from tokenloom.reader.streams.stream import Stream
 from tokenloom.reader.trace import (
     ShardTokens,
     Trace,

@@ -19,8 +19,8 @@ from tokenloom.storage.versions.references import names_version, parse_reference
 
 if TYPE_CHECKING:
     from tokenloom.reader.dataset import TokenDataset
-    from tokenloom.reader.mixture import Stream
-    from tokenloom.reader.ranks import Steps
+    from tokenloom.reader.streams.ranks import Steps
+    from tokenloom.reader.streams.stream import Stream
 
 _OF_STATE = ("split", "seq_len", "packing", "order", "seed", "lanes")  # a state determines these
 
@@ -111,8 +111,9 @@ def open_stream(reference: str | None, arguments: TracedLoader) -> tuple[Stream,
         NoSamples: the split has none.
         StoreError: the version or split does not exist.
     """
-    from tokenloom.reader.dataset import open_source
-    from tokenloom.reader.mixture import Stream, check_state, decode_state
+    from tokenloom.reader.mixture import open_source
+    from tokenloom.reader.streams.state import check_state, decode_state
+    from tokenloom.reader.streams.stream import Stream
 
     if arguments.state is None:
         if arguments.store:
@@ -142,7 +143,7 @@ def make_steps(arguments: TracedLoader, num_samples: int | None = None) -> Steps
         arguments: the arguments of the loader; without a rank, the steps are those of rank 0.
         num_samples: the samples of an epoch; only a number of epochs needs it.
     """
-    from tokenloom.reader.ranks import Steps, find_ranks
+    from tokenloom.reader.streams.ranks import Steps, find_ranks
 
     with as_usage_errors():
         ranks = find_ranks(arguments.rank or 0, arguments.world_size or 1)
@@ -172,7 +173,7 @@ def _stores_of(reference: str | None, arguments: TracedLoader, stream: Any) -> s
         found = f"{parsed.dataset}@{resolve(parsed)[1].version}" if names_version(reference) else parsed.dataset
         own = f"{stream['dataset']}@{stream['version']}"
         if found not in (stream["dataset"], own):
-            raise SpecError(f"--state {arguments.state}: it is of {own}, and REF names {found}")
+            raise SpecError(f"{arguments.state}: the state is of {own}, and REF names {found}")
     stores = {"": parse_reference(reference).store} if reference is not None else {}
     given: dict[str, str] = {}
     for text in arguments.store:
@@ -194,11 +195,11 @@ def _naming_state(path: str) -> Iterator[None]:
     try:
         yield
     except TokenloomError as error:
-        raise SpecError(f"--state {path}: {error}") from error
+        raise SpecError(f"{path}: {error}") from error
     except OSError as error:
-        raise SpecError(f"--state {path}: {error.strerror}") from error
+        raise SpecError(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise SpecError(f"--state {path}: not JSON; write json.dumps(loader.state_dict()) into it") from error
+        raise SpecError(f"{path}: not JSON; write json.dumps(loader.state_dict()) into it") from error
 
 
 def _required(value: int | None, name: str) -> int:

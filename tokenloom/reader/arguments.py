@@ -100,6 +100,7 @@ class DatasetOptions(TypedDict, total=False):
     verify: str
     access: str
     cache: ShardCache | None
+    part: Sequence[float] | None
 
 
 class OrderOptions(TypedDict, total=False):

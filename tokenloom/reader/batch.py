@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 IGNORED = -100  # the label that loss functions ignore
 #: fields that follow from where documents begin
 DOCUMENT_FIELDS = frozenset(["cu_seqlens", "document_ids", "position_ids"])
-FIELDS = ("classes", "cu_seqlens", "document_ids", "position_ids", "member")
+FIELDS = ("classes", "cu_seqlens", "document_ids", "position_ids", "source_ids", "member")
 LABELS = ("shifted", "same")
 WHOLE_BATCH = ("cu_seqlens", "max_seqlen", "num_targets")  # what a batch holds for all of its rows together
 _OF_ROWS = ("cu_seqlens", "max_seqlen", "member")  # attention over all parts needs them as they are

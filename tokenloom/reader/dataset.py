@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 import os
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Never, SupportsIndex, Unpack, overload
+from typing import TYPE_CHECKING, Never, Self, SupportsIndex, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.reader.arguments import (
     DEFAULT_CHARS,
-    DatasetOptions,
-    OrderOptions,
     StreamOptions,
     checked_choice,
     checked_int,
@@ -23,15 +22,16 @@ from tokenloom.reader.arguments import (
 )
 from tokenloom.reader.batch import DOCUMENT_FIELDS, FIELDS, LABELS, BatchFormat
 from tokenloom.reader.feed import HostFeed
-from tokenloom.reader.mixture import DatasetFingerprint, Mixture, decode_state, decode_stream
 from tokenloom.reader.prefetch import PhaseTimes
 from tokenloom.reader.samples import SplitSamples
+from tokenloom.reader.selection import checked_part
 from tokenloom.reader.shard_data import OpenOptions
 from tokenloom.reader.window import TokenWindow, WindowPart
 from tokenloom.storage.formats.arrays import Int32s, Int64s, token_dtype
 from tokenloom.storage.formats.classes import POLICIES, TEXT_CLASS, learned_classes
 from tokenloom.storage.formats.manifest import Manifest
-from tokenloom.storage.packing.packings import packing_named
+from tokenloom.storage.packing.base import Document
+from tokenloom.storage.packing.packings import PackingShares, packing_named, shares_of
 from tokenloom.storage.versions.published import check_split
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.wording import counted
@@ -86,6 +86,8 @@ class TokenDataset(SplitSamples):
             shards in a remote store, only the blocks of the samples that are read are downloaded. It makes more
             requests, and needs the `.blocks` files.
         cache: holds the shards of a remote store; None for `ShardCache.default()`.
+        part: (start, end), 0 <= start < end <= 1: only the documents whose keys lie in this fraction of the key space,
+            a random sample of the documents of all splits. Parts that do not overlap share no document.
 
     Attributes:
         split, seq_len: as given.
@@ -119,6 +121,7 @@ class TokenDataset(SplitSamples):
         verify: str = "open",
         access: str = "mmap",
         cache: ShardCache | None = None,
+        part: Sequence[float] | None = None,
         **others: Never,
     ) -> None:
         if others:
@@ -170,7 +173,9 @@ class TokenDataset(SplitSamples):
             raise ValueError("pad_documents needs mask_documents: padding would predict the next document; omit it")
         reads_offsets = cut.follows_documents or form.needs_marks
         options = OpenOptions(max_open, verify, access, form.dtype, reads_offsets)
-        super().__init__(store, manifest, split, cache, cut, form, options)
+        super().__init__(
+            store, manifest, split, cache, cut, form, options, None if part is None else checked_part(part)
+        )
         of_samples = tuple(name for name in names if name not in ("cu_seqlens", "member"))
         self._sample_format = replace(form, fields=of_samples)
         self._feeds: dict[int, HostFeed] = {}  # the feed of the last call, by its number of samples
@@ -201,7 +206,7 @@ class TokenDataset(SplitSamples):
         found = self._checked(indices)
         if not len(found):
             return []
-        part = WindowPart(self.files, np.arange(len(found)), self.locate(found))
+        part = WindowPart(self.selection, self.files, np.arange(len(found)), self.locate(found))
         feed = self._feeds.get(len(found))
         if feed is None:  # making one takes as long as a fifth of a sample
             feed = HostFeed(self._sample_format, len(found), 1, 0, None, PhaseTimes())
@@ -236,6 +241,37 @@ class TokenDataset(SplitSamples):
 
         return {"samples": trace_samples(self, self._checked([index]), checked_int("chars", chars))}
 
+    def of_source(self, name: str) -> Self:
+        """Choose the samples whose document is of a source; reads the document tables of all shards.
+
+        Raises ValueError if there is no such source, or the packing joins documents.
+        """
+        if not isinstance(self._packing, Document):
+            raise ValueError(
+                f"packing {self.packing!r} joins documents of any source in a sample: use packing='document_padded', "
+                "or 'document'"
+            )
+        if name not in self.sources:
+            raise ValueError(f"source must be one of {', '.join(self.sources)}, not {name!r}")
+        chosen = copy.copy(self)
+        chosen.shards = copy.copy(self.shards)  # with nothing open: an open shard keeps its plan
+        chosen.files = [chosen.shards, *map(copy.copy, self.files[1:])]
+        chosen.selection = self.selection.of_source(self.sources.index(name))
+        chosen.num_tokens = chosen.selection.num_tokens(len(self.counts))
+        chosen.counts = chosen.selection.count(self._packing, self.seq_len, self.counts)
+        chosen._ends = np.cumsum(chosen.counts, dtype=np.int64)
+        return chosen
+
+    def packing_shares(self) -> PackingShares:
+        """Return the shares of padding and of cut documents; reads the document offsets of all shards."""
+        total = PackingShares(0, 0, 0, 0, 0)
+        for index in range(len(self.counts)):
+            shard = self.shards[index]
+            offsets = self.selection.cut(index, shard.document_offsets)
+            total += shares_of(self._packing, self.seq_len, offsets)
+            del shard  # a small cache may have to close it to open the next one
+        return total
+
     def iterable(self, **options: Unpack[StreamOptions]) -> SampleStream:
         """Return a torch IterableDataset over the stream of samples.
 
@@ -259,42 +295,3 @@ def _checked_learn(learn: str | Collection[str], manifest: Manifest, split: str)
     if not learns_text:
         raise ValueError(f"learn={learn!r} leaves out text, and this version holds nothing else: omit it")
     return None
-
-
-def open_source(
-    store: str | Mapping[str, str], state: object, options: DatasetOptions
-) -> tuple[TokenDataset | Mixture, OrderOptions]:
-    """Open the dataset or mixture that a state names.
-
-    Args:
-        store: the store of the dataset; for a mixture, one store or {member: store}.
-        state: the state of a loader.
-        options: those of TokenDataset that the state does not name.
-
-    Returns:
-        The dataset or mixture, and the order, seed and lanes for its loader.
-    """
-    stream = decode_stream(decode_state(state)["stream"])
-    if isinstance(stream, DatasetFingerprint):
-        return _open_dataset(str(store), stream, options), _order_options(stream, stream.lanes)
-    stores = {name: store if isinstance(store, str) else store[name] for name in stream.names}
-    members = {name: _open_dataset(stores[name], stream.members[name], options) for name in stream.names}
-    (_, first), *later = ((start, dict(zip(stream.names, weights, strict=True))) for start, weights in stream.weights)
-    mixture = Mixture({name: (members[name], first[name]) for name in members}, later)
-    return mixture, _order_options(stream.members[stream.names[0]], stream.lanes)
-
-
-def _open_dataset(store: str, stream: DatasetFingerprint, options: DatasetOptions) -> TokenDataset:
-    named: DatasetOptions = {
-        "packing": stream.packing,
-        "labels": stream.labels,
-        "mask_documents": stream.mask_documents,
-    }
-    if stream.learn is not None:
-        named["learn"] = stream.learn
-    reference = f"{store}/{stream.dataset}@{stream.version}"
-    return TokenDataset(reference, stream.split, stream.seq_len, **(named | options))
-
-
-def _order_options(stream: DatasetFingerprint, lanes: int | None) -> OrderOptions:
-    return {"order": stream.order, "seed": stream.seed, "lanes": lanes}

@@ -243,6 +243,8 @@ class HostFeed:
         fields: dict[str, AnyArray] = {}
         if classes is not None and "classes" in self._form.fields:
             fields["classes"] = self._form.of_labels(classes).copy()
+        if "source_ids" in self._form.fields:
+            fields["source_ids"] = self._form.of_labels(window.sources(first, end)).copy()
         for name, pool in self._field_pools.items():
             fields[name] = pool.take()[: end - first]
             window.boundaries.write(name, first, end, fields[name])
@@ -320,6 +322,8 @@ class CudaFeed:
             shared["cu_seqlens"], max_seqlens = self._cu_seqlens(window, first, num_batches)
         if classes is not None and "classes" in self._form.fields:
             shared["classes"] = (self._form.of_labels(classes), by_rows)
+        if "source_ids" in self._form.fields:
+            shared["source_ids"] = (self._form.of_labels(window.sources(first, end)), by_rows)
         if "member" in self._form.fields:
             shared["member"] = (window.members(first, end), by_rows)
         begin = self._times.add("pack", begin)

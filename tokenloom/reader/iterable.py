@@ -12,9 +12,9 @@ from torch.utils.data import IterableDataset, get_worker_info
 from tokenloom.reader.arguments import checked_int
 from tokenloom.reader.batch import WHOLE_BATCH, Batch
 from tokenloom.reader.feed import HostFeed
-from tokenloom.reader.mixture import SampleSource, Stream
 from tokenloom.reader.prefetch import PhaseTimes
-from tokenloom.reader.ranks import Steps, find_ranks
+from tokenloom.reader.streams.ranks import Steps, find_ranks
+from tokenloom.reader.streams.stream import SampleSource, Stream
 from tokenloom.storage.formats.arrays import Int64s
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The batches of one rank, of a dataset or a mixture: a loader, exact from any step, and a pass for validation."""
+"""The batches of one rank, of a dataset or a mixture: a loader, exact from any step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Never, Unpack
 
@@ -18,25 +18,19 @@ from tokenloom.errors import TokenloomError
 from tokenloom.reader.arguments import (
     DEFAULT_CHARS,
     DatasetOptions,
-    EvaluationOptions,
     ResumeOptions,
     checked_int,
     refuse_others,
     torch_device,
 )
 from tokenloom.reader.batch import Batch
-from tokenloom.reader.dataset import TokenDataset, open_source
 from tokenloom.reader.feed import CudaFeed, HostFeed
-from tokenloom.reader.mixture import (
-    LoaderState,
-    SampleSource,
-    Stream,
-    check_state,
-    make_state,
-)
+from tokenloom.reader.mixture import open_source
 from tokenloom.reader.prefetch import LoaderStats, PhaseTimes, Prefetcher, Waits, html_table
 from tokenloom.reader.producer import Made, Producer, block_bytes
-from tokenloom.reader.ranks import Steps, compare_ranks, find_ranks, ranks_text
+from tokenloom.reader.streams.ranks import Steps, compare_ranks, find_ranks, ranks_text
+from tokenloom.reader.streams.state import LoaderState, check_state, make_state
+from tokenloom.reader.streams.stream import Consumed, SampleSource, Stream
 from tokenloom.wording import counted, shown_bytes
 
 if TYPE_CHECKING:
@@ -239,12 +233,27 @@ class TokenLoader:
         """Return where the loader is, as JSON: its stream's fingerprint, and the number of samples all ranks took."""
         return make_state(self.stream.fingerprint(), self._position)
 
-    def load_state_dict(self, state: Mapping[str, object]) -> None:
+    def consumed(self, samples: int | None = None) -> dict[str, Consumed]:
+        """Count what all ranks together read of each member: {name: (samples, tokens, epochs, is_exact)}.
+
+        Tokens are exact for whole epochs, else estimated by the mean of the member's samples. A dataset alone has its
+        own name.
+
+        Args:
+            samples: of the stream, from 0; None for those before the loader's position.
+        """
+        return self.stream.consumed(self._position if samples is None else checked_int("samples", samples))
+
+    def load_state_dict(self, state: Mapping[str, object], *, amend: bool = False) -> None:
         """Continue from a state; the batch size and the world size may differ.
+
+        Args:
+            state: what state_dict() returned.
+            amend: whether a mixture may differ from the state in what comes after its samples: later weights, members.
 
         Raises TokenloomError if the state belongs to a different stream; the message names the differences.
         """
-        position = check_state(state, self.stream.fingerprint())
+        position = check_state(state, self.stream.fingerprint(), amend=amend)
         with self._lock:
             self.close()
             self._position = position
@@ -365,36 +374,3 @@ def _leave_to_parent() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)
-
-
-class EvaluationPass:
-    """One epoch in natural order, from its start in each iteration; the last step is padded (labels -100).
-
-    Args:
-        dataset: what to evaluate on; its documents are already in random order.
-        batch_size: samples in a batch on this rank, at least 1.
-        options: those of TokenLoader: rank, world_size, mesh, dims, device, prefetch, io_threads, order, seed,
-            lanes, compare_ranks.
-    """
-
-    def __init__(self, dataset: TokenDataset, batch_size: int, **options: Unpack[EvaluationOptions]) -> None:
-        if not isinstance(dataset, TokenDataset):
-            raise TypeError(f"an EvaluationPass needs a TokenDataset, not a {type(dataset).__name__}")
-        self._dataset, self._batch_size = dataset, batch_size
-        self._options: EvaluationOptions = {"order": "sequential", **options}
-        self._num_batches = len(self._make())
-
-    def _make(self) -> TokenLoader:
-        return TokenLoader(self._dataset, self._batch_size, drop_last=False, num_epochs=1, **self._options)
-
-    def __len__(self) -> int:
-        return self._num_batches
-
-    def __iter__(self) -> Iterator[Batch]:
-        loader = self._make()
-        try:
-            for batch in loader:
-                self._options["compare_ranks"] = None  # once is enough: a pass has the same stream each time
-                yield batch
-        finally:
-            loader.close()

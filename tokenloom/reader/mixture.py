@@ -1,210 +1,275 @@
-"""A mixture of datasets; the global stream of samples that ranks share, of a dataset or a mixture; and its state.
-
-A position of a stream is one sample, whatever the number of ranks. A window says where the tokens of samples are. The
-state is the fingerprint of the stream and the number of samples that all ranks have taken, as JSON.
-"""
+"""A mixture: several datasets by weight, in stages; what a run will read of each; and the source that a state names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, NamedTuple, TypeAlias, TypedDict, cast
+import math
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from tokenloom.errors import FormatError, TokenloomError
-from tokenloom.reader.arguments import checked_int
-from tokenloom.reader.order import ORDER_VERSION, Order, Schedule
+from tokenloom.errors import TokenloomError
+from tokenloom.reader.arguments import DatasetOptions, OrderOptions, checked_int
+from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.prefetch import html_table
 from tokenloom.reader.samples import SplitSamples
-from tokenloom.reader.window import TokenWindow, WindowPart
-from tokenloom.storage.formats.arrays import Int64s
+from tokenloom.reader.streams.schedule import Schedule
+from tokenloom.reader.streams.state import DatasetFingerprint, decode_state, decode_stream
+from tokenloom.reader.streams.stream import Consumed, MixedSamples
 from tokenloom.storage.formats.manifest import TokenizerEntry
-from tokenloom.storage.formats.records import Rule, decode_record, fields_of
+from tokenloom.storage.formats.records import fields_of
 from tokenloom.wording import described_tokenizer
 
-STATE_VERSION = 1
 _SHARED_OPTIONS = ("seq_len", "packing", "labels", "fields", "cu_seqlens_length", "mask_documents")
 _DIFFER = "members of a mixture must have the same {}: {!r} has {}, {!r} has {}"
-#: a fingerprint as JSON; users know its fields
-Json: TypeAlias = dict[str, Any]  # type: ignore[explicit-any]
+_UNITS = ("", "tokens", "epochs")
+_LEAST_SHARE, _MAX_EPOCHS = 1e-12, 1e6
+_NUM_OPENED = 16  # members of a state's mixture at a time
+#: a share, or "2e9 tokens", or "2.5 epochs"
+Weight: TypeAlias = float | str
 
 
-def _is_policy(learn: object) -> bool:
-    return isinstance(learn, str) or (isinstance(learn, list) and all(isinstance(role, str) for role in learn))
+class MemberPlan(NamedTuple):
+    """What a number of samples of a mixture read of a member."""
+
+    name: str
+    shares: tuple[float, ...]  # in each stage
+    consumed: Consumed
+    first_repeat: int | None  # the sample of the stream with which its second epoch begins; None if that comes later
 
 
-_Learn = Annotated[str | list[str], Rule(_is_policy, "a policy or a list of roles")]
+class Mixture(MixedSamples):
+    """Several datasets by weight, which may change in stages.
 
-
-@dataclass(frozen=True, slots=True)
-class DatasetFingerprint:
-    """What determines the sample at a position of the stream of a dataset, and what a model learns from it."""
-
-    dataset: str
-    version: str
-    split: str
-    seq_len: int
-    packing: str
-    labels: str
-    mask_documents: bool
-    order: str
-    order_version: int
-    lanes: int | None  # None unless the order is "block"
-    seed: int
-    learn: _Learn | None = None  # absent from the JSON of a version without conversations
-
-
-class FingerprintStage(NamedTuple):
-    """The weights of a mixture from a sample on."""
-
-    from_sample: int
-    weights: list[int]  # one for each member, in order
-
-
-@dataclass(frozen=True, slots=True)
-class MixtureFingerprint:
-    """What determines the sample at a position of the stream of a mixture."""
-
-    members: dict[str, DatasetFingerprint]
-    names: list[str]  # the members, in order
-    weights: list[FingerprintStage]
-    lanes: int | None  # the argument of the loader, for all members
-
-
-Fingerprint: TypeAlias = DatasetFingerprint | MixtureFingerprint
-
-
-class LoaderState(TypedDict):
-    """Where a loader is."""
-
-    tokenloom_state: int
-    stream: Json
-    samples: int  # taken by all ranks together
-
-
-@dataclass(frozen=True, slots=True)
-class _State:
-    """The rules of the fields of a LoaderState."""
-
-    tokenloom_state: Annotated[int, Rule(STATE_VERSION.__eq__, f"{STATE_VERSION}; a newer one needs a newer tokenloom")]
-    stream: dict[str, object]
-    samples: Annotated[int, Rule(range(2**62).__contains__, "in [0, 2**62)")]
-
-
-def make_state(fingerprint: Fingerprint, samples: int) -> LoaderState:
-    """Make the state of a stream of which all ranks together have taken `samples` samples."""
-    return {"tokenloom_state": STATE_VERSION, "stream": _to_json(fingerprint), "samples": samples}
-
-
-def _to_json(fingerprint: Fingerprint) -> Json:
-    fields = asdict(fingerprint)
-    streams = [fields]
-    if isinstance(fingerprint, MixtureFingerprint):
-        fields["weights"] = [list(stage) for stage in fingerprint.weights]
-        streams = [*fields["members"].values()]
-    for stream in streams:
-        if stream["learn"] is None:
-            del stream["learn"]
-    return fields
-
-
-def decode_state(state: object) -> LoaderState:
-    """Check that `state` is the state of a loader; raise TokenloomError, which names the field, if it is not."""
-    fields = dict(state) if isinstance(state, Mapping) else state
-    decode_stream(decode_record(_State, fields, "not a loader state").stream)
-    return cast(LoaderState, state)
-
-
-def decode_stream(stream: Json) -> Fingerprint:
-    """Decode the fingerprint in the stream of a state; raise FormatError, which names the field, if it is not one."""
-    if "members" not in stream:
-        return decode_record(DatasetFingerprint, stream, "not a loader state", "stream")
-    mixture = decode_record(MixtureFingerprint, stream, "not a loader state", "stream")
-    if not mixture.names or sorted(mixture.members) != sorted(mixture.names):
-        raise FormatError("not a loader state: stream.names must be those of its members")
-    if not mixture.weights or any(len(stage.weights) != len(mixture.names) for stage in mixture.weights):
-        raise FormatError("not a loader state: stream.weights must have a weight for each member in each stage")
-    return mixture
-
-
-def check_state(state: object, fingerprint: Fingerprint) -> int:
-    """Read the number of samples taken; raise TokenloomError if the state is not of a stream with `fingerprint`."""
-    decoded = decode_state(state)
-    if differences := _differences(decoded["stream"], _to_json(fingerprint)):
-        is_readable = not any("order_version is" in each for each in differences)
-        hint = "; TokenLoader.from_state opens the stream of a state" if is_readable else ""
-        raise TokenloomError(f"the state belongs to a different stream: {'; '.join(differences)}{hint}")
-    return decoded["samples"]
-
-
-def _differences(theirs: Mapping[str, object], mine: Mapping[str, object], path: str = "") -> list[str]:
-    found = []
-    for name in sorted({*theirs, *mine}):
-        a, b = theirs.get(name), mine.get(name)
-        if isinstance(a, dict) and isinstance(b, dict):
-            found += _differences(a, b, f"{path}{name}.")
-        elif a != b:
-            found.append(f"{path}{name} is {a!r} in the state, {b!r} in the loader")
-    return found
-
-
-class Mixture:
-    """Several datasets by weight; a weight counts samples.
-
-    The field "member" of the datasets says which of them each sample of a batch is of.
+    A weight is a share of the samples, a finite number from 0. It may also be an amount, "2e9 tokens" or "2.5 epochs":
+    a stage that is just long enough for all of its amounts reads these. A stage has one unit. At every prefix of a
+    stage, each member has had its share to within two samples. The field "member" of the datasets says which of them
+    each sample of a batch is of.
 
     Args:
         members: {name: (dataset, weight)}; all have one tokenizer, seq_len, packing, labels and fields, and those with
-            conversations one `learn`. Weights are finite numbers from 0. Their ratios hold exactly if they make a
-            period of at most 100,000 samples, else to one part in 100,000.
-        stages: later weights as [(from_sample, {name: weight}), ...], counted in samples of the whole stream.
+            conversations one `learn`.
+        stages: later weights as [(from_sample, {name: weight}), ...]; from_sample counts samples of the whole stream,
+            or its tokens as "3e9 tokens", each sample as seq_len.
+        max_epochs: {name: number}; more epochs of the member in `num_samples` are an error.
+        num_samples: how many samples the run takes; only max_epochs needs it.
 
     Attributes:
         datasets: {name: dataset}.
+        schedule: whose turn each position is.
 
-    Raises ValueError if members differ, weights are out of range, or a stage names other members.
+    Raises ValueError if members differ, weights are out of range, a stage names other members, or one would pass its
+    max_epochs.
     """
 
     def __init__(
         self,
-        members: Mapping[str, tuple[SplitSamples, float]],
-        stages: Sequence[tuple[int, Mapping[str, float]]] = (),
+        members: Mapping[str, tuple[SplitSamples, Weight]],
+        stages: Sequence[tuple[int | str, Mapping[str, Weight]]] = (),
+        *,
+        max_epochs: Mapping[str, float] | None = None,
+        num_samples: int | None = None,
     ) -> None:
         if not members:
             raise ValueError("a mixture must have at least one member")
         for name, member in members.items():
-            if not (isinstance(name, str) and isinstance(member, tuple) and isinstance(member[0], SplitSamples)):
+            if not (isinstance(member, tuple) and len(member) == 2):
                 raise TypeError(f"a member of a mixture must be name: (TokenDataset, weight), not {name!r}: {member!r}")
-        self.datasets = {name: dataset for name, (dataset, _) in members.items()}
+        self.datasets, stages = {name: dataset for name, (dataset, _) in members.items()}, [*stages]
         _check_alike(self.datasets)
         for start, weights in stages:
             if set(weights) != set(members):
                 raise ValueError(f"the stage from sample {start} names {sorted(weights)}, not {sorted(members)}")
-        later = [(checked_int("from_sample", at), [weights[name] for name in members]) for at, weights in stages]
-        self.schedule = Schedule([(0, [weight for _, weight in members.values()]), *later])
+        first = {name: weight for name, (_, weight) in members.items()}
+        self.schedule = Schedule(
+            [(self._samples_at(start), _shares_of(self.datasets, weights)) for start, weights in [(0, first), *stages]]
+        )
+        self._taken = 0  # before this sample the stream is fixed
+        self._check_epochs(max_epochs or {}, num_samples)
+
+    @classmethod
+    def from_state(
+        cls, store: str | Mapping[str, str], state: Mapping[str, object], *, dataset: DatasetOptions | None = None
+    ) -> Mixture:
+        """Open the mixture that a state names, to amend it with `then`.
+
+        Args:
+            store: the store of all members, or {member: store}.
+            state: of a loader.
+            dataset: options of TokenDataset (fields, cache, ...).
+
+        Raises TokenloomError if it is not the state of a mixture.
+        """
+        source, _ = open_source(store, state, dataset or {})
+        if not isinstance(source, Mixture):
+            raise TokenloomError("the state is of a dataset, not of a mixture: TokenLoader.from_state opens it")
+        return source
+
+    @classmethod
+    def _of_stages(
+        cls, datasets: Mapping[str, SplitSamples], stages: Sequence[tuple[int, Sequence[float]]], taken: int
+    ) -> Mixture:
+        """Make a mixture of stages as (from_sample, weights by member) that is fixed up to a sample."""
+        mixture = cls.__new__(cls)
+        mixture.datasets, mixture.schedule, mixture._taken = dict(datasets), Schedule(stages), taken
+        return mixture
+
+    def then(
+        self,
+        weights: Mapping[str, Weight],
+        add: Mapping[str, SplitSamples] | None = None,
+        *,
+        from_sample: int | str | None = None,
+        max_epochs: Mapping[str, float] | None = None,
+        num_samples: int | None = None,
+    ) -> Mixture:
+        """Make the mixture that goes on with other weights.
+
+        `load_state_dict(state, amend=True)` of its loader continues from the state of this mixture.
+
+        Args:
+            weights: from then on; a member that they don't name ends. They replace the stages that would begin later.
+            add: {name: dataset} of new members.
+            from_sample: where they begin, as in `stages`; None for the sample of the state, 0 without one.
+            max_epochs, num_samples: as in Mixture.
+
+        Raises ValueError as Mixture, or if the samples before the state would change.
+        """
+        start = self._taken if from_sample is None else self._samples_at(from_sample)
+        if start < self._taken:
+            raise ValueError(f"from_sample must be at least {self._taken:,}, which the state has taken, not {start:,}")
+        if known := sorted(self.datasets.keys() & (add or {}).keys()):
+            raise ValueError(f"add names {known}, which are members already; choose other names")
+        datasets = self.datasets | dict(add or {})
+        _check_alike(datasets)
+        if unknown := sorted(weights.keys() - datasets.keys()):
+            raise ValueError(f"weights name {unknown}, which are not members {sorted(datasets)}; pass new ones in add")
+        added = [0] * (len(datasets) - len(self.datasets))
+        before = [(stage.start, [*stage.weights, *added]) for stage in self.schedule.stages if stage.start < start]
+        after = _shares_of(datasets, {name: weights.get(name, 0) for name in datasets})
+        amended = Mixture._of_stages(datasets, [*before, (start, after)], self._taken)
+        amended._check_epochs(max_epochs or {}, num_samples)
+        return amended
 
     def __repr__(self) -> str:
-        names = ", ".join(
-            f"{name}: {w}" for name, w in zip(self.datasets, self.schedule.stages[0].weights, strict=True)
-        )
-        return f"Mixture({names})"
+        return f"Mixture({', '.join(self.datasets)})"
 
     def _repr_html_(self) -> str:
         lines = [line for name, data in self.datasets.items() for line in (f"member    {name}", *data.describe())]
-        return html_table("Mixture", [*lines, *self.describe_shares()])
+        return html_table("Mixture", [*lines, *self.schedule.describe(self.datasets)])
 
-    def describe_shares(self) -> list[str]:
-        """Describe the shares of the members, as lines of text."""
-        lines = []
-        for stage in self.schedule.stages:
-            weights, total = zip(self.datasets, stage.weights, strict=True), sum(stage.weights)
-            shares = ", ".join(f"{name} {weight / total:.4g}" for name, weight in weights)
-            lines.append(f"mixture   from sample {stage.start:,}: {shares}")
-        return lines
+    def plan(self, num_samples: int) -> list[MemberPlan]:
+        """Count what the first samples of the stream read of each member, before anything is read."""
+        shares = zip(*(stage.shares for stage in self.schedule.stages), strict=True)
+        plans = []
+        for of_stages, (name, read) in zip(shares, self.consumed(num_samples).items(), strict=True):
+            first_repeat = self._sample_of(name, len(self.datasets[name]), num_samples) if read.epochs > 1 else None
+            plans.append(MemberPlan(name, of_stages, read, first_repeat))
+        return plans
+
+    def _sample_of(self, name: str, ordinal: int, num_samples: int) -> int | None:
+        """Find the sample of the stream that is the member's `ordinal`th, from 0; None if the first ones lack it."""
+        found = int(self.schedule.positions([*self.datasets].index(name), np.array([ordinal]))[0])
+        return found if 0 <= found < num_samples else None
+
+    def describe(self, num_samples: int | None = None) -> str:
+        """Describe the shares of the members in each stage, and what the first samples read of each, as a table.
+
+        Args:
+            num_samples: of the stream; None for those before the last stage, whose end a mixture does not know.
+        """
+        end = self.schedule.stages[-1].start if num_samples is None else checked_int("num_samples", num_samples)
+        cells = [[str(cell) for cell in row] for row in self.plan_table(end)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
+
+    def plan_table(self, num_samples: int) -> list[list[str]]:
+        """Lay out the plan of a number of samples: a header, and a row for each member."""
+        shares = [f"from {stage.start:,}" for stage in self.schedule.stages]
+        table = [["member", *shares, "samples", "tokens", "epochs", "repeats from sample"]]
+        for name, of_stages, read, repeat in self.plan(num_samples):
+            tokens = f"{'' if read.is_exact else 'about '}{read.tokens:,}"
+            row = [name, *(f"{share:.4g}" for share in of_stages), f"{read.samples:,}", tokens, f"{read.epochs:.3f}"]
+            table.append([*row, "-" if repeat is None else f"{repeat:,}"])
+        return table
+
+    def _samples_at(self, start: int | str) -> int:
+        """Convert where a stage begins to samples."""
+        if not isinstance(start, str):
+            return checked_int("from_sample", start)
+        number, _, unit = start.partition(" ")
+        try:
+            tokens = int(Decimal(number)) if unit == "tokens" else -1
+        except (ArithmeticError, ValueError):  # not a number; infinity or NaN
+            tokens = -1
+        if tokens < 0:
+            raise ValueError(f'from_sample must be a number of samples, or "3e9 tokens", not {start!r}')
+        return tokens // next(iter(self.datasets.values())).seq_len
+
+    def _check_epochs(self, max_epochs: Mapping[str, float], num_samples: int | None) -> None:
+        if max_epochs and num_samples is None:
+            raise ValueError("max_epochs needs num_samples, the length of the run")
+        if unknown := sorted(max_epochs.keys() - self.datasets.keys()):
+            raise ValueError(f"max_epochs names {unknown}, which are not members: {sorted(self.datasets)}")
+        length = checked_int("num_samples", num_samples or 0)
+        for name, limit in max_epochs.items():
+            most = _number(limit)
+            if not 0 < most <= _MAX_EPOCHS:
+                raise ValueError(f"max_epochs of {name!r} must be in (0, 1e6], not {limit!r}")
+            last = math.floor(most * len(self.datasets[name]) + 1e-6)  # 1/3 of 3 samples is a sample
+            passed = self._sample_of(name, last, length)
+            if passed is not None:
+                raise ValueError(
+                    f"member {name!r} would pass {most:g} epochs at sample {passed:,} of {length:,}: "
+                    "lower its weight, or raise max_epochs"
+                )
+
+
+def _shares_of(datasets: Mapping[str, SplitSamples], weights: Mapping[str, Weight]) -> list[float]:
+    """Convert the weights of a stage to shares of samples, by member."""
+    parsed = {name: _parse(weights[name]) for name in datasets}
+    for name, (number, unit) in parsed.items():
+        if not (0 <= number < float("inf") and unit in _UNITS):
+            raise ValueError(
+                f'the weight of {name!r} must be a finite number, at least 0, or as "2e9 tokens" or "2.5 epochs", not '
+                f"{weights[name]!r}"
+            )
+        if number and not len(datasets[name]):
+            raise ValueError(f"{weights[name]} of {name!r}, which is empty: {datasets[name].why_empty()}")
+    if not any(number for number, _ in parsed.values()):
+        raise ValueError(f"the weights of {', '.join(datasets)} are all 0: give one of them a weight")
+    if len({unit for number, unit in parsed.values() if number}) > 1:
+        raise ValueError(f"the weights of a stage must have one unit, not {dict(weights)}")
+    shares = {name: number * _samples_of(unit, datasets[name]) for name, (number, unit) in parsed.items()}
+    for name, share in shares.items():
+        if 0 < share < _LEAST_SHARE * sum(shares.values()):
+            raise ValueError(f"the weight of {name!r}, {weights[name]!r}, is below 1e-12 of the sum: raise it or use 0")
+    return [*shares.values()]
+
+
+def _samples_of(unit: str, data: SplitSamples) -> float:
+    return {"": 1.0, "epochs": float(len(data)), "tokens": 1 / (data.mean_tokens or 1)}[unit]
+
+
+def _parse(weight: Weight) -> tuple[float, str]:
+    """Split a weight into its number, NaN if it has none, and its unit, "" for a share."""
+    number, _, unit = weight.partition(" ") if isinstance(weight, str) else (weight, "", "")
+    return _number(number), unit if unit or not isinstance(weight, str) else "no unit"
+
+
+def _number(value: object) -> float:
+    """Convert a number of any library, or text; NaN for what is none."""
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 def _check_alike(datasets: Mapping[str, SplitSamples]) -> None:
+    for name, data in datasets.items():
+        if not (isinstance(name, str) and isinstance(data, SplitSamples)):
+            raise TypeError(f"a member of a mixture must be a TokenDataset with a name, not {name!r}: {data!r}")
     first_name, first = next(iter(datasets.items()))
     for name, data in datasets.items():
         mine, theirs = (each.shards.manifest.tokenizer for each in (first, data))
@@ -227,136 +292,50 @@ def _described(tokenizer: TokenizerEntry) -> str:
     return f"{described_tokenizer(fields_of(tokenizer))}, fingerprint {tokenizer.fingerprint[:8]}..."
 
 
-#: a TokenDataset or a Mixture
-SampleSource: TypeAlias = SplitSamples | Mixture
-
-
-class Member(NamedTuple):
-    """A dataset of a stream, and the order of its samples."""
-
-    dataset: SplitSamples
-    order: Order
-
-    def describe(self) -> list[str]:
-        """Describe what is read, in which order, as lines of text."""
-        lanes = f", {self.order.lanes} lanes" if self.order.name == "block" else ""
-        return [*self.dataset.describe(), f"order     {self.order.name}{lanes}, seed {self.order.seed}"]
-
-    def fingerprint(self) -> DatasetFingerprint:
-        """Describe what determines the sample at a position, and what a model learns from it."""
-        data, order, manifest = self.dataset, self.order, self.dataset.shards.manifest
-        return DatasetFingerprint(
-            dataset=manifest.dataset,
-            version=manifest.version,
-            split=data.split,
-            seq_len=data.seq_len,
-            packing=data.packing,
-            labels=data.format.labels,
-            mask_documents=data.format.mask_documents,
-            order=order.name,
-            order_version=ORDER_VERSION,
-            lanes=order.lanes if order.name == "block" else None,
-            seed=order.seed,
-            learn=list(data.format.learn) if isinstance(data.format.learn, tuple) else data.format.learn,
-        )
-
-
-class Turns(NamedTuple):
-    """Some positions of a stream that one member takes."""
-
-    name: str | None  # None in the stream of a dataset alone
-    number: int  # its position among the members
-    member: Member
-    rows: Int64s  # (n,) indices of these positions among all that were asked for
-    positions: Int64s  # (n,) positions in the member's own stream
-
-
-class Stream:
-    """An endless global sequence of samples that the ranks of a loader share.
-
-    A dataset is read epoch after epoch, each in its own order; the datasets of a mixture take turns.
+def open_source(
+    store: str | Mapping[str, str], state: object, options: DatasetOptions
+) -> tuple[TokenDataset | Mixture, OrderOptions]:
+    """Open the dataset or mixture that a state names.
 
     Args:
-        source: a TokenDataset or a Mixture.
-        order, seed, lanes: of each dataset's own samples.
+        store: the store of the dataset; for a mixture, one store or {member: store}.
+        state: the state of a loader.
+        options: those of TokenDataset that the state does not name.
 
-    Attributes:
-        members: the datasets by name; a dataset alone has the name None.
-        format: the form of a batch.
-        num_samples: in an epoch; None for a mixture, which has no epochs.
-        is_remote: whether a store is.
-        opens_slowly: whether opening shards takes so long that it should begin ahead of need.
-
-    Raises TypeError if the source is neither, ValueError if an argument is out of range or a dataset has no samples.
+    Returns:
+        The dataset or mixture, and the order, seed and lanes for its loader.
     """
+    decoded = decode_state(state)
+    stream = decode_stream(decoded["stream"])
+    if isinstance(stream, DatasetFingerprint):
+        if not isinstance(store, str):
+            raise TokenloomError("the state is of a dataset: pass its store as a text, not one for each member")
+        return _open_dataset(store, stream, options), _order_options(stream, stream.lanes)
+    stores = dict.fromkeys(stream.names, store) if isinstance(store, str) else dict(store)
+    if missing := [name for name in stream.names if name not in stores]:
+        raise TokenloomError(f"no store of the members {', '.join(missing)}: pass one store, or {{member: store}}")
+    from concurrent.futures import ThreadPoolExecutor  # a member of a remote store waits for several requests
 
-    def __init__(self, source: SampleSource, order: str, seed: int, lanes: int | None) -> None:
-        if not isinstance(source, SplitSamples | Mixture):
-            raise TypeError(f"the source must be a TokenDataset or a Mixture, not a {type(source).__name__}")
-        self._mixture = source if isinstance(source, Mixture) else None
-        datasets = [source] if isinstance(source, SplitSamples) else [*source.datasets.values()]
-        names = [None] if isinstance(source, SplitSamples) else [*source.datasets]
-        for data in datasets:
-            if not data.counts.any():
-                raise ValueError(data.why_empty())
-        self._lanes = None if lanes is None else checked_int("lanes", lanes, 1)
-        members = [Member(data, Order(order, data.counts, seed, lanes)) for data in datasets]
-        self.members: dict[str | None, Member] = dict(zip(names, members, strict=True))
-        learn = next((data.format.learn for data in datasets if data.format.learn is not None), None)
-        self.format = replace(datasets[0].format, learn=learn)
-        self.num_samples = None if self._mixture else members[0].order.num_samples
-        self.is_remote = any(data.shards.cache is not None for data in datasets)
-        self.opens_slowly = self.is_remote or any(data.plans_shards for data in datasets)
+    with ThreadPoolExecutor(_NUM_OPENED, "tokenloom-open") as threads:
+        opened = threads.map(lambda name: _open_dataset(stores[name], stream.members[name], options), stream.names)
+        members = dict(zip(stream.names, opened, strict=True))
+    mixture = Mixture._of_stages(members, stream.weights, decoded["samples"])
+    return mixture, _order_options(stream.members[stream.names[0]], stream.lanes)
 
-    def describe(self) -> list[str]:
-        """Describe what is read, in which order, as lines of text."""
-        lines = []
-        for name, member in self.members.items():
-            lines += [*([] if name is None else [f"member    {name}"]), *member.describe()]
-        return lines + (self._mixture.describe_shares() if self._mixture else [])
 
-    def fingerprint(self) -> Fingerprint:
-        """Describe what determines the sample at a position, and what a model learns from it."""
-        members = {str(name): member.fingerprint() for name, member in self.members.items()}
-        if self._mixture is None:
-            return members["None"]
-        stages = [FingerprintStage(stage.start, stage.weights) for stage in self._mixture.schedule.stages]
-        return MixtureFingerprint(members, list(members), stages, self._lanes)
+def _open_dataset(store: str, stream: DatasetFingerprint, options: DatasetOptions) -> TokenDataset:
+    named: DatasetOptions = {
+        "packing": stream.packing,
+        "labels": stream.labels,
+        "mask_documents": stream.mask_documents,
+        "part": stream.part,
+    }
+    if stream.learn is not None:
+        named["learn"] = stream.learn
+    reference = f"{store}/{stream.dataset}@{stream.version}"
+    data = TokenDataset(reference, stream.split, stream.seq_len, **(named | options))
+    return data if stream.source is None else data.of_source(stream.source)
 
-    def turns(self, positions: Int64s) -> Iterator[Turns]:
-        """Divide (n,) positions among the members that take them."""
-        if self._mixture is None:
-            yield Turns(None, 0, self.members[None], np.arange(len(positions)), positions)
-            return
-        numbers, ordinals = self._mixture.schedule.turns(positions)
-        for number, (name, member) in enumerate(self.members.items()):
-            rows = np.flatnonzero(numbers == number)
-            if len(rows):
-                yield Turns(name, number, member, rows, ordinals[rows])
 
-    def positions(self, name: str | None, own: Int64s) -> Int64s:
-        """Find the positions at (n,) positions of a member's own, the inverse of `turns`; -1 if it gets no turn."""
-        return own if self._mixture is None else self._mixture.schedule.positions(list(self.members).index(name), own)
-
-    def window(self, positions: Int64s, num_rows: int) -> TokenWindow:
-        """Find the rows of the samples at (n,) positions; they are padded to `num_rows`."""
-        parts = []
-        for turns in self.turns(positions):
-            data, order = turns.member
-            pieces = data.locate(order.samples(turns.positions))
-            epoch = int(turns.positions[:1].sum()) // order.num_samples
-            parts.append(WindowPart(data.files, turns.rows, pieces, turns.number, epoch))
-        return TokenWindow(parts, num_rows, self.format)
-
-    def shards_of(self, positions: Int64s) -> Iterator[tuple[SplitSamples, list[int]]]:
-        """Yield the shards that hold the samples at (n,) positions, by dataset, in order of first need."""
-        for turns in self.turns(positions):
-            (data, order), own = turns.member, turns.positions
-            near = own[own < own[:1].sum() + order.num_samples]  # later epochs have the same shards
-            shards, first = np.unique(data.shards_of(order.samples(near)), return_index=True)
-            yield data, shards[np.argsort(first)].tolist()
-
-    def mapped_bytes(self) -> int:
-        """Count the bytes of the open files."""
-        files = [each for member in self.members.values() for each in member.dataset.files]
-        return sum(each.num_bytes(index) for each in files for index in list(each.opened))
+def _order_options(stream: DatasetFingerprint, lanes: int | None) -> OrderOptions:
+    return {"order": stream.order, "seed": stream.seed, "lanes": lanes}

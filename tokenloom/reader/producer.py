@@ -25,11 +25,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from tokenloom.reader.feed import CudaFeed, HostFeed
-from tokenloom.reader.mixture import Stream
 from tokenloom.reader.prefetch import PhaseTimes
-from tokenloom.reader.ranks import Steps
 from tokenloom.reader.samples import ranges
 from tokenloom.reader.shards import AnyFiles
+from tokenloom.reader.streams.ranks import Steps
+from tokenloom.reader.streams.stream import Stream
 from tokenloom.reader.window import TokenWindow, WindowPart
 from tokenloom.storage.formats.arrays import Int64s
 
@@ -42,6 +42,7 @@ PAGE = 4096
 _MIN_BLOCK, _MAX_BLOCK = 2**17, 2**19  # larger ones delay the first batches: docs/project/decisions-running.md
 _MAX_MEMORY_SHARE = 1 / 2  # the rest is for the processes
 CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # v2, v1
+_READ_AROUND: dict[int, int] = {}  # by device, once it is known
 _MAX_BLOCKS = 2**40  # a shard has fewer blocks
 #: what only the feed that made it can finish
 Made: TypeAlias = Any  # type: ignore[explicit-any]
@@ -280,16 +281,16 @@ def block_bytes(stream: Stream) -> int:
     It is a page, so that only the rows are read, if the shards that are read side by side take more than half of the
     memory: then most of a block would be evicted before it is used.
     """
-    active_bytes, window = 0.0, 0
+    active_bytes, folders = 0.0, set[Path]()
     for member in stream.members.values():
         data, order = member.dataset, member.order
         num_active = {"block": order.lanes, "sequential": 1}.get(order.name, len(data.counts))
         width = data.format.dtype.itemsize + len(data.files) - 1  # a token, and its class
         active_bytes += data.num_tokens * width * min(1, num_active / len(data.counts))
-        shards = data.shards
-        window = max(window, read_around(shards.cache.folder if shards.cache else Path(shards.store.root)))
+        folders.add(data.shards.cache.folder if data.shards.cache else Path(data.shards.store.root))
     if active_bytes > _MAX_MEMORY_SHARE * memory_bytes():
         return PAGE
+    window = max(map(read_around, folders))
     return 1 << (min(_MAX_BLOCK, max(_MIN_BLOCK, window)).bit_length() - 1)
 
 
@@ -306,7 +307,10 @@ def read_around(path: Path) -> int:
     """Read how many bytes the system reads around a fault in a map of a disk; 0 where it does not say."""
     try:
         device = path.stat().st_dev
+        if device in _READ_AROUND:
+            return _READ_AROUND[device]
         kernel = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
-        return 1024 * int(kernel.read_text(encoding="ascii"))
+        _READ_AROUND[device] = 1024 * int(kernel.read_text(encoding="ascii"))
+        return _READ_AROUND[device]
     except (OSError, ValueError):
         return 0

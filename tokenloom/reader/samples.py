@@ -16,13 +16,14 @@ import numpy as np
 from tokenloom.errors import FormatError, TokenizerError
 from tokenloom.reader.batch import BatchFormat
 from tokenloom.reader.prefetch import html_table
+from tokenloom.reader.selection import Part, Selection
 from tokenloom.reader.shard_data import OpenMask, OpenOptions, OpenShard
 from tokenloom.reader.shards import AnyFiles, SplitFiles
 from tokenloom.storage.cache.cache_files import default_cache_folder
 from tokenloom.storage.formats.arrays import AnyArray, Int64s, UInt64s
 from tokenloom.storage.formats.manifest import MANIFEST, Manifest
 from tokenloom.storage.packing.base import Packing, ShardPlan
-from tokenloom.storage.packing.packings import PackingShares, sample_counts, shares_of
+from tokenloom.storage.packing.packings import sample_counts
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import read_tokenizer_files, version_path
 from tokenloom.wording import counted
@@ -155,6 +156,7 @@ class SplitSamples:
         packing: how the tokens of a shard become rows.
         form: the form of a batch.
         options: how shards are opened.
+        part: the documents to read; None for all.
     """
 
     def __init__(
@@ -166,11 +168,18 @@ class SplitSamples:
         packing: Packing,
         form: BatchFormat,
         options: OpenOptions,
+        part: Part | None = None,
     ) -> None:
         self.split, self.packing, self.seq_len, self.format = split, packing.name, form.seq_len, form
-        self.num_tokens, self._packing = manifest.splits[split].tokens, packing
+        self._packing, self.selection = packing, Selection(store, manifest, split, part)
         #: (num_shards,) samples in each shard
         self.counts = sample_counts(store, manifest, split, packing, form.seq_len)
+        runs, shards = self.selection.runs, manifest.splits[split].shards
+        self.num_tokens = manifest.splits[split].tokens
+        self.num_tokens -= sum(shards[index].tokens - (end - start) for index, (start, end) in runs.items())
+        self._first_tokens = np.array([runs.get(index, (0, 0))[0] for index in range(len(shards))], np.int64)
+        if part is not None:
+            self.counts = self.selection.count(packing, form.seq_len, self.counts)
         self._ends = np.cumsum(self.counts, dtype=np.int64)
         #: whether the first use of a shard plans its samples, which takes long
         self.plans_shards = packing.follows_documents
@@ -193,6 +202,26 @@ class SplitSamples:
         self._tokenizer: Tokenizer | None = None
 
     @property
+    def source(self) -> str | None:
+        """The name of the source of all documents; None for any."""
+        return None if self.selection.source is None else self.sources[self.selection.source]
+
+    @property
+    def fills_samples(self) -> bool:
+        """Whether each sample has seq_len tokens that no other one has, and no padding."""
+        return not self._packing.has_padding
+
+    @property
+    def mean_tokens(self) -> float:
+        """The mean number of tokens of a sample, without padding; at most seq_len."""
+        return self.seq_len if self.fills_samples else min(self.seq_len, self.num_tokens / max(1, len(self)))
+
+    @property
+    def sources(self) -> list[str]:
+        """The names of the sources of the version; the field "source_ids" has their indices."""
+        return self.selection.sources.names
+
+    @property
     def manifest(self) -> Json:
         """The JSON of the version's manifest."""
         return self.shards.manifest.json()
@@ -211,8 +240,9 @@ class SplitSamples:
         form, cache = self.format, self.shards.cache
         way = f"downloaded into {cache.folder}" if cache else "mapped from the store"
         learn = form.learn if isinstance(form.learn, str) else ", ".join(form.learn or ())
+        part = f", part {tuple(self.selection.part)} of the keys" if self.selection.part else ""
         return [
-            f"shards    {self.reference}, split {self.split}: {counted(len(self.counts), 'file')}, "
+            f"shards    {self.reference}, split {self.split}{part}: {counted(len(self.counts), 'file')}, "
             f"{counted(self.num_tokens, 'token')} {form.dtype.name}, {way}",
             f"packing   {self.packing}: {counted(len(self), 'sample')} of {counted(self.seq_len, 'token')} per epoch",
             *([] if form.learn is None else [f"learn     {learn}, by masks"]),
@@ -225,9 +255,14 @@ class SplitSamples:
         """Explain why there are no samples, and what to do."""
         why = f"packing={self.packing!r} and seq_len={self.seq_len} cut none from {counted(self.num_tokens, 'token')}"
         step = self._packing.if_empty
-        if not self.num_tokens:
+        if self.source is not None:
+            why, step = f"no document that it reads has the source {self.source!r}", "choose another one"
+        elif self.selection.part and not self.num_tokens:
+            why, step = "no document is in it", "read a larger part"
+        elif not self.num_tokens:
             why, step = "the split is empty", "read another one, or build a version with more documents"
-        return f"{self.reference}, split {self.split!r}: no samples: {why}; {step}"
+        part = f", part {tuple(self.selection.part)}" if self.selection.part else ""
+        return f"{self.reference}, split {self.split!r}{part}: no samples: {why}; {step}"
 
     def shards_of(self, indices: Int64s) -> Int64s:
         """Find the shard of each of (n,) samples."""
@@ -254,6 +289,7 @@ class SplitSamples:
             return RowPieces(row_offsets, shards, starts, lengths, *between)
         offsets = np.array([0, self.num_tokens], np.uint64)
         row_offsets, starts, lengths = self._packing.plan(self.seq_len, offsets).pieces(local)
+        starts += self._first_tokens[shards]
         if not self.format.needs_marks:
             return RowPieces(row_offsets, shards, starts, lengths)
         marks = (
@@ -262,21 +298,21 @@ class SplitSamples:
         )
         return RowPieces(row_offsets, shards, starts, lengths, *join_groups(marks, len(indices)))
 
-    def plan(self, offsets: UInt64s) -> ShardPlan:
+    def plan(self, index: int, offsets: UInt64s) -> ShardPlan:
         """Plan the samples of a shard with these document offsets; Packing.plan documents them."""
-        return self._packing.plan(self.seq_len, offsets)
+        return self.selection.plan(self._packing, self.seq_len, index, offsets)
 
     def _plan(self, index: int) -> ShardPlan:
         for _ in range(2):  # the first shard may have been opened ahead, long ago
             shard = self.shards[index]
-            plan = self._plan_open(shard)
+            plan = self._plan_open(index, shard)
             if len(plan) == self.counts[index]:
                 return plan
             self.shards.drop(index)
         raise self.wrong_count(index, len(plan), str(shard.path))
 
-    def _plan_open(self, shard: OpenShard) -> ShardPlan:
-        shard.plan = self.plan(shard.document_offsets) if shard.plan is None else shard.plan
+    def _plan_open(self, index: int, shard: OpenShard) -> ShardPlan:
+        shard.plan = self.plan(index, shard.document_offsets) if shard.plan is None else shard.plan
         return shard.plan
 
     def wrong_count(self, index: int, num_samples: int, place: str) -> FormatError:
@@ -324,15 +360,6 @@ class SplitSamples:
         indices = [index for index, end in zip(indices, ends, strict=True) if end <= room]
         cache.ahead(files.request(index) for index in indices for files in self.files)
         return indices
-
-    def packing_shares(self) -> PackingShares:
-        """Return the shares of padding and of cut documents; reads the document offsets of all shards."""
-        total = PackingShares(0, 0, 0, 0, 0)
-        for index in range(len(self.counts)):
-            shard = self.shards[index]
-            total += shares_of(self._packing, self.seq_len, shard.document_offsets)
-            del shard  # a small cache may have to close it to open the next one
-        return total
 
 
 def _by_shard(indices: Int64s, shards: Int64s) -> Iterator[tuple[Int64s, int]]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.shard_data import OpenFile, OpenMask, OpenOptions, OpenShard, TokenBytes
@@ -28,6 +29,58 @@ if TYPE_CHECKING:
 
 _OPEN_ATTEMPTS = 10
 File = TypeVar("File", bound=OpenFile)
+
+
+class _Closes(Protocol):
+    def drop(self, index: int) -> None: ...
+
+
+class OpenFiles:
+    """The files that are open or being opened, the least recently used first, of all splits that share a limit.
+
+    Args:
+        limit: of their number, at least 1.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        # Not an OrderedDict: deleting an entry of it may run Python code, and another thread, halfway.
+        self._recent: dict[tuple[weakref.ref[_Closes], int], bool] = {}  # whether it is being opened ahead
+
+    def __reduce__(self) -> tuple[type[OpenFiles], tuple[int]]:
+        return OpenFiles, (self.limit,)  # with nothing open; splits that are pickled together share it again
+
+    def use(self, files: _Closes, index: int, *, ahead: bool = False) -> None:
+        """Note that a file is used now, and close the oldest while there are too many.
+
+        Two threads that made room before they add one could leave one too many.
+        """
+        key = weakref.ref(files), index  # weak: a cycle would keep maps until the next collection
+        self._recent.pop(key, None)
+        self._recent[key] = ahead
+        while len(self._recent) > self.limit and len(self._recent) > 1:
+            self.drop_oldest()
+
+    def forget(self, files: _Closes, index: int) -> None:
+        """Note that a file is closed."""
+        self._recent.pop((weakref.ref(files), index), None)
+
+    def may_open_ahead(self) -> bool:
+        """Test whether fewer than half of the limit are being opened ahead."""
+        return sum([*self._recent.values()]) < self.limit // 2
+
+    def drop_oldest(self) -> None:
+        """Close the oldest file."""
+        with suppress(StopIteration, RuntimeError):  # another thread has just emptied or changed the dict
+            oldest = next(iter(self._recent))
+            self._recent.pop(oldest, None)
+            if files := oldest[0]():
+                files.drop(oldest[1])
+
+    def free_descriptors(self) -> None:
+        """Close half of the files."""
+        for _ in range(len(self._recent) // 2):
+            self.drop_oldest()
 
 
 class SplitFiles(Generic[File]):
@@ -51,12 +104,12 @@ class SplitFiles(Generic[File]):
     ) -> None:
         self.store, self.manifest, self.split, self.cache = store, manifest, split, cache
         self.entries = manifest.splits[split].shards
-        self._kind, self._options = kind, options
+        self._kind, self.options = kind, options
         #: whether the cache downloads files whole
         self.completes = options.access != "range"
-        # Not an OrderedDict: deleting an entry of it may run Python code, and another thread, halfway.
-        #: the open files, the most recently used one last; `__getitem__` might wait for a thread that opens another
+        #: the open files; `__getitem__` might wait for a thread that opens another
         self.opened: dict[int, File] = {}
+        self._open_files = OpenFiles(options.max_open_shards)
         #: token bytes of the files that are open and complete; `__getitem__` opens the others
         self.bytes: dict[int, TokenBytes] = {}
         self._ahead: dict[int, Future[File]] = {}  # opened ahead of their first use
@@ -65,6 +118,12 @@ class SplitFiles(Generic[File]):
 
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"opened": {}, "bytes": {}, "_ahead": {}, "_in_use": set()}
+
+    def share_limit(self, open_files: OpenFiles) -> None:
+        """Count the open files among those of other splits from now on."""
+        self._open_files = open_files
+        for index in list(self.opened):  # another thread may open or close one
+            open_files.use(self, index)
 
     def __len__(self) -> int:
         return len(self.opened)
@@ -85,7 +144,7 @@ class SplitFiles(Generic[File]):
         except StoreError as error:
             if getattr(error.__cause__, "errno", None) != errno.EMFILE:
                 raise
-            self._free_descriptors()
+            self._open_files.free_descriptors()
             file = self.open(index)
         if self.cache:
             file.hold(is_used=index in self._in_use)
@@ -93,7 +152,7 @@ class SplitFiles(Generic[File]):
             self.bytes[index] = file.bytes  # first: closing an open file removes its bytes too
         self.opened[index] = file
         self._ahead.pop(index, None)  # another thread may have begun to open it meanwhile
-        self._close_surplus()
+        self._open_files.use(self, index)
         return file
 
     def num_bytes(self, index: int) -> int:
@@ -126,7 +185,7 @@ class SplitFiles(Generic[File]):
             path = self.store.local(version_path(self.manifest.version, beside(entry.name, self._kind.suffix)))
             assert path is not None  # a store without a cache is local
             try:
-                return self._kind(entry, path, self._options)
+                return self._kind(entry, path, self.options)
             except StoreError:
                 raise
             except OSError as error:
@@ -141,12 +200,12 @@ class SplitFiles(Generic[File]):
         was_damaged = False
         for _ in range(_OPEN_ATTEMPTS):
             blocks: PartialShard | None = None
-            if self._options.verify == "full":
+            if self.options.verify == "full":
                 path = cache.fetch(request)
             else:
                 path, blocks = cache.open(request, completes=self.completes)
             try:
-                return self._kind(self.entries[index], path, self._options, blocks)
+                return self._kind(self.entries[index], path, self.options, blocks)
             except FormatError as error:
                 if blocks:
                     raise
@@ -171,35 +230,32 @@ class SplitFiles(Generic[File]):
             index: the file.
             by_blocks: whether it may be opened while the cache does not have it.
         """
-        reads_blocks = by_blocks and self._options.verify != "full"
+        reads_blocks = by_blocks and self.options.verify != "full"
         return not self.cache or reads_blocks or self.cache.holds(self.request(index))
 
     def _forget_parent(self) -> None:
         """Forget what belongs to the parent of a fork: threads that open files, and downloads that may end with it."""
-        self._ahead, self._pid = {}, os.getpid()
+        self.forget_ahead()
+        self._pid = os.getpid()  # last: until then, `drop` takes no lock of the parent's
         for index, shard in list(self.opened.items()):
             if shard.partial:
-                self.opened.pop(index, None)
+                self.drop(index)
 
-    def fetch(self, pieces: Iterable[tuple[int, int, int]]) -> None:
-        """Open the shards of pieces, (shard, start, end), and download what is missing of their bytes at once."""
+    def missing(self, pieces: Sequence[tuple[int, int, int]]) -> dict[PartialShard, set[int]]:
+        """Open the shards of pieces, (shard, start, end), and find their blocks that must be downloaded."""
         if self._pid != os.getpid():
             self._forget_parent()
         self.check_downloads()
-        pieces = list(pieces)
         indices = {index for index, _, _ in pieces}
-        if len(indices) > self._options.max_open_shards:
-            return  # each is opened and downloaded when it is copied
+        if len(indices) > self._open_files.limit:
+            return {}  # each is opened and downloaded when it is copied
         for index in indices.difference(self.opened):
             _ = self[index]  # may have to close others: keep no reference to them
         wanted: dict[PartialShard, set[int]] = {}
         for index, start, end in pieces:
             if (shard := self.opened.get(index)) and (partial := shard.partial):
                 wanted.setdefault(partial, set()).update(partial.missing(start, end))
-        if wanted:
-            from tokenloom.storage.cache.partial_shard import fetch_blocks  # for remote stores only
-
-            fetch_blocks({shard: sorted(blocks) for shard, blocks in wanted.items()})
+        return wanted
 
     def check_downloads(self) -> None:
         """Read the shards that are complete by now from their files, no longer block by block."""
@@ -218,11 +274,11 @@ class SplitFiles(Generic[File]):
         Errors are raised when a shard is used.
         """
         for index in indices:
-            if (shard := self.opened.pop(index, None)) is not None:
-                self.opened[index] = shard
+            if index in self.opened:
+                self._open_files.use(self, index)
         if self.cache:
             self._keep_in_cache(set(indices))
-        for index in indices[: self._options.max_open_shards if may_open else 0]:
+        for index in indices[: self._open_files.limit if may_open else 0]:
             if index not in self.opened and index not in self._ahead:
                 with suppress(StoreError, FormatError):
                     _ = self[index]
@@ -237,57 +293,39 @@ class SplitFiles(Generic[File]):
 
     def forget_ahead(self) -> None:
         """Forget the shards that were opened ahead and not used yet."""
-        self._ahead = {}
+        for index in list(self._ahead):
+            self.drop(index)
 
     def drop(self, index: int) -> None:
         """Forget a shard, so that its next use opens the file again."""
+        self._open_files.forget(self, index)
         self.bytes.pop(index, None)
         self.opened.pop(index, None)
+        if (ahead := self._ahead.pop(index, None)) and self._pid == os.getpid():
+            ahead.cancel()  # takes a lock, which a thread of the parent may have held at a fork
 
     def open_ahead(
-        self, indices: Iterable[int], pool: ThreadPoolExecutor, prepare: Callable[[File], object] | None = None
+        self, indices: Iterable[int], pool: ThreadPoolExecutor, prepare: Callable[[int, File], object] | None = None
     ) -> None:
         """Open files on the threads of a pool, as many as half of those that may stay open, and prepare them.
 
         Errors are raised when a file is used.
         """
         for index in indices:
-            if len(self._ahead) >= self._options.max_open_shards // 2:
+            if not self._open_files.may_open_ahead():
                 return
             if index not in self.opened and index not in self._ahead:
                 self._ahead[index] = pool.submit(self._open_and_hold, index, prepare)
                 if index in self.opened:  # since it was looked up
                     self._ahead.pop(index, None)
-                self._close_surplus()
+                self._open_files.use(self, index, ahead=index in self._ahead)
 
-    def _open_and_hold(self, index: int, prepare: Callable[[File], object] | None) -> File:
+    def _open_and_hold(self, index: int, prepare: Callable[[int, File], object] | None) -> File:
         file = self.open(index)
         if prepare:
-            prepare(file)
+            prepare(index, file)
         file.hold(is_used=self.cache is not None)
         return file
-
-    def _free_descriptors(self) -> None:
-        """Close half of the open files, and those that are being opened ahead."""
-        while self._ahead:
-            _, ahead = self._ahead.popitem()
-            if not ahead.cancel():
-                ahead.exception()  # waits for it
-            del ahead
-        for _ in range(len(self.opened) // 2):
-            self._drop_oldest()
-
-    def _close_surplus(self) -> None:
-        """Close the oldest shards while too many are open or being opened; called after one was added.
-
-        Two threads that made room before they add one could leave one too many.
-        """
-        while len(self.opened) > 1 and len(self.opened) + len(self._ahead) > self._options.max_open_shards:
-            self._drop_oldest()
-
-    def _drop_oldest(self) -> None:
-        with suppress(StopIteration, RuntimeError):  # another thread has just emptied or changed the dict
-            self.drop(next(iter(self.opened)))
 
 
 def _unreadable(path: Path, error: OSError) -> StoreError:

@@ -16,9 +16,9 @@ from typing import NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 
-from tokenloom.reader.mixture import Member, Stream
-from tokenloom.reader.ranks import Steps
 from tokenloom.reader.samples import SplitSamples
+from tokenloom.reader.streams.ranks import Steps
+from tokenloom.reader.streams.stream import Member, Stream
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.classes import ROLE_BITS, ROLES, learned_classes
 from tokenloom.storage.formats.document_table import DocumentColumns, DocumentTable
@@ -169,7 +169,7 @@ def stored_plan(data: SplitSamples, index: int) -> tuple[StoredShard, ShardPlan]
     Raises FormatError if there are not as many samples as were counted.
     """
     shard = StoredShard(data.shards.store, data.shards.manifest.version, data.shards.entries[index])
-    plan = data.plan(shard.offsets)
+    plan = data.plan(index, shard.offsets)
     if len(plan) != data.counts[index]:
         raise data.wrong_count(index, len(plan), shard.place)
     return shard, plan
@@ -292,7 +292,7 @@ def _shard_samples(data: SplitSamples, shard: int, ranges: Int64s) -> Iterator[I
     if data.plans_shards:
         _, plan = stored_plan(data, shard)
     else:  # without reading the offsets
-        plan = data.plan(np.array([0, data.shards.entries[shard].tokens], np.uint64))
+        plan = data.plan(shard, np.array([0, data.shards.entries[shard].tokens], np.uint64))
     row_offsets, starts, lengths = plan.pieces(np.arange(len(plan)))
     row_of_piece = np.repeat(np.arange(len(plan)), np.diff(row_offsets))
     for start, end in ranges.tolist():

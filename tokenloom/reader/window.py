@@ -7,19 +7,23 @@ Python's lock, and wait 5 ms to get it back if another thread computes in Python
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.reader.batch import BatchFormat
 from tokenloom.reader.samples import RowPieces, offsets_of, ranges
+from tokenloom.reader.selection import DocumentSources, Selection
 from tokenloom.reader.shard_data import TokenBytes
 from tokenloom.reader.shards import AnyFiles
-from tokenloom.storage.formats.arrays import Int32s, Int64s, Tokens
+from tokenloom.storage.formats.arrays import AnyArray, AnyDtype, Int32s, Int64s, Tokens
 from tokenloom.storage.formats.classes import TEXT_CLASS
+
+if TYPE_CHECKING:
+    from tokenloom.storage.cache.partial_shard import PartialShard
 
 _TOKENS_AT_A_TIME = 2**17  # the system reclaims the memory of larger temporary arrays, and each new one faults again
 
@@ -33,6 +37,7 @@ Piece: TypeAlias = "tuple[PieceSource, int, int, int]"
 class WindowPart(NamedTuple):
     """The rows of one split in a window: row r of `rows` is row `places[r]` of the window."""
 
+    selection: Selection  # the documents of the split
     files: list[AnyFiles]  # the open shards of the split, and the open masks if the version has any
     places: Int64s  # (n,) ascending
     rows: RowPieces
@@ -67,8 +72,7 @@ class TokenWindow:
             self.lengths[part.places] = np.add.reduceat(part.rows.lengths, part.rows.row_offsets[:-1])
         self.has_padding = bool((self.lengths < form.row_tokens).any())
         # Not cached_property: before Python 3.12 it holds a lock, which a fork may leave locked in the child.
-        self._token_pieces: _Pieces | None = None
-        self._class_pieces: _Pieces | None = None
+        self._known_pieces: dict[str, _Pieces] = {}  # by what they are of
         self._known_boundaries: Boundaries | None = None
 
     def members(self, first: int, end: int) -> Int64s:
@@ -104,24 +108,39 @@ class TokenWindow:
 
     def tokens(self, first: int, end: int) -> Tokens:
         """Copy rows [first, end), (end - first, T + 1) of the stored type; padding is end-of-text."""
-        form = self.form
-        if self._token_pieces is None:
-            padding = _InMemory({-1: np.full(form.row_tokens, form.eot_id, form.dtype).tobytes()})
-            self._token_pieces = self._pieces([part.files[0] for part in self.parts], padding, form.dtype.itemsize)
-        data = _joined(self._token_pieces, first, end)
-        return np.frombuffer(data, form.dtype).reshape(end - first, form.row_tokens)
+        files = [part.files[0] for part in self.parts]
+        return self._copy("tokens", files, first, end, self.form.eot_id, self.form.dtype)
 
     def classes(self, first: int, end: int) -> NDArray[np.uint8]:
         """Copy the classes of the tokens of rows [first, end), (end - first, T + 1).
 
         Padding has the class 0. Tokens of a version without masks are plain text.
         """
-        if self._class_pieces is None:
-            text = _InMemory(defaultdict(_TextClasses))
-            masks = [part.files[1] if len(part.files) > 1 else text for part in self.parts]
-            self._class_pieces = self._pieces(masks, _InMemory({-1: bytes(self.form.row_tokens)}), 1)
-        data = _joined(self._class_pieces, first, end)
-        return np.frombuffer(data, np.uint8).reshape(end - first, self.form.row_tokens)
+        text = _InMemory(defaultdict(_TextClasses))
+        masks = [part.files[1] if len(part.files) > 1 else text for part in self.parts]
+        return self._copy("classes", masks, first, end, 0, np.dtype(np.uint8))
+
+    def sources(self, first: int, end: int) -> Int32s:
+        """Find the sources of the tokens of rows [first, end), (end - first, T + 1); -1 for padding."""
+        sources = [_InMemory(part.selection.sources) for part in self.parts]
+        return self._copy("sources", sources, first, end, -1, np.dtype(np.int32))
+
+    def _copy(
+        self, items: str, holders: Sequence[PieceSource], first: int, end: int, filler: int, dtype: AnyDtype
+    ) -> AnyArray:
+        """Join the items of rows [first, end); each part has a holder, and those of padding are `filler`."""
+        if items not in self._known_pieces:
+            padding = _InMemory({-1: np.full(self.form.row_tokens, filler, dtype).tobytes()})
+            self._known_pieces[items] = self._pieces(holders, padding, dtype.itemsize)
+        pieces = self._known_pieces[items]
+        part = slice(int(pieces.row_starts[first]), int(pieces.row_starts[end]))
+        columns = pieces.sources[part], pieces.shards[part], pieces.starts[part], pieces.ends[part]
+        found: Sequence[memoryview | bytes]
+        try:
+            found = [source.bytes[shard][a:b] for source, shard, a, b in zip(*columns, strict=True)]
+        except KeyError:  # a file is not open, or still being downloaded
+            found = _read_by_shard([*zip(*columns, strict=True)])
+        return np.frombuffer(b"".join(found), dtype).reshape(end - first, self.form.row_tokens)
 
     @property
     def boundaries(self) -> Boundaries:
@@ -140,16 +159,15 @@ class TokenWindow:
         return Boundaries(self.form, self.lengths, place[order], mark[order])
 
 
-def _joined(pieces: _Pieces, first: int, end: int) -> bytes:
-    """Join the bytes of the pieces of rows [first, end)."""
-    part = slice(int(pieces.row_starts[first]), int(pieces.row_starts[end]))
-    columns = pieces.sources[part], pieces.shards[part], pieces.starts[part], pieces.ends[part]
-    found: Sequence[memoryview | bytes]
-    try:
-        found = [source.bytes[shard][a:b] for source, shard, a, b in zip(*columns, strict=True)]
-    except KeyError:  # a file is not open, or still being downloaded
-        found = _read_by_shard([*zip(*columns, strict=True)])
-    return b"".join(found)
+def _fetch(pieces: Sequence[Piece]) -> None:
+    """Download what is missing of the bytes of pieces, of all members at once."""
+    wanted: dict[PartialShard, set[int]] = {}
+    for source in dict.fromkeys(piece[0] for piece in pieces):
+        wanted |= source.missing([piece[1:] for piece in pieces if piece[0] is source])
+    if wanted:
+        from tokenloom.storage.cache.partial_shard import fetch_blocks  # for remote stores only
+
+        fetch_blocks({shard: sorted(blocks) for shard, blocks in wanted.items()})
 
 
 def _read_by_shard(pieces: Sequence[Piece]) -> list[bytes]:
@@ -158,10 +176,10 @@ def _read_by_shard(pieces: Sequence[Piece]) -> list[bytes]:
     for place, (source, shard, _, _) in enumerate(pieces):
         by_source.setdefault(source, {}).setdefault(shard, []).append(place)
     found = [b""] * len(pieces)
+    _fetch(pieces)
     for source, by_shard in by_source.items():
-        source.fetch([pieces[place][1:] for places in by_shard.values() for place in places])
         for shard, places in by_shard.items():
-            source.fetch([pieces[place][1:] for place in places])  # if all of them were too many
+            _fetch([pieces[place] for place in places])  # if all of them were too many
             data = source.bytes_of(shard)
             for place in places:
                 found[place] = bytes(data[pieces[place][2] : pieces[place][3]])
@@ -171,16 +189,17 @@ def _read_by_shard(pieces: Sequence[Piece]) -> list[bytes]:
 
 @dataclass(eq=False)
 class _InMemory:
-    """A source of pieces in memory: padding, the only shard of which is -1, or the classes of shards of plain text."""
+    """A source of pieces in memory: padding, the only shard of which is -1; classes of plain text; or sources."""
 
-    bytes: Mapping[int, TokenBytes]
+    bytes: Mapping[int, TokenBytes] | DocumentSources
 
     def bytes_of(self, shard: int) -> TokenBytes:
-        """Look up the bytes of padding, or of a shard of plain text."""
+        """Look up the bytes of padding, or of a shard."""
         return self.bytes[shard]
 
-    def fetch(self, pieces: Iterable[tuple[int, int, int]]) -> None:
-        """Do nothing: it is in memory."""
+    def missing(self, pieces: Sequence[tuple[int, int, int]]) -> dict[PartialShard, set[int]]:
+        """Find nothing: it is in memory."""
+        return {}
 
 
 class _TextClasses:

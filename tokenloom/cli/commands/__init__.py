@@ -35,6 +35,7 @@ GROUPS = {
         "report": Command("look", "write a page with the figures of a version"),
         "trace": Command("trace", "show the documents in a batch or a sample"),
         "where": Command("trace", "find a document, and the training steps that see it"),
+        "mixture": Command("mixture", "show what a mixture reads of each of its datasets"),
         "verify": Command("build", "read every byte of a version and list the damaged files"),
     },
     "Versions and space": {

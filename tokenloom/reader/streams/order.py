@@ -5,26 +5,19 @@ The memory that the order of an epoch takes grows with the number of shards, not
 the samples. It is a Feistel network over Z_a x Z_b, with a * b at least n and little more. A result outside [0, n) goes
 through the network again until it is inside (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002).
 
-The schedule of a mixture is a table of one period, which says whose turn each position of the stream is. The weight of
-a member gives each of its turns an interval of positions. Of the turns whose interval has begun, the one whose interval
-ends first takes the position. So in every prefix each member is within one sample of its weight (Steiner and Yeomans,
-"Level schedules for mixed-model, just-in-time processes", Management Science 39, 1993).
-
 Golden values in tests/reader/test_order.py pin all of it: a change here is a new ORDER_VERSION.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from functools import lru_cache
-from math import gcd, lcm
+from typing import NamedTuple
 
 import numpy as np
 
 from tokenloom.reader.arguments import checked_choice, checked_int
-from tokenloom.storage.formats.arrays import Int32s, Int64s, UInt64s
+from tokenloom.storage.formats.arrays import Int64s, UInt64s
 from tokenloom.storage.formats.keys import Purpose, mix64
 
 _ROUNDS = 16  # with 8, permutations of 5 are uneven (chi-square 5.0 per degree of freedom); with 16 it is 1.07
@@ -36,7 +29,6 @@ ORDER_VERSION = 1
 ORDERS = ("block", "full", "sequential")
 DEFAULT_LANES = 64
 MAX_SAMPLES = 2**48
-MAX_PERIOD = 100_000
 
 
 def permute(
@@ -106,6 +98,27 @@ class EpochLayout:
         self.keys = mix64(Purpose.SAMPLE_ORDER, seed, (number, indices))
 
 
+class Moves(NamedTuple):
+    """What leads to n samples: sample i is bases[i] + permute(places[i], counts[i], keys[i]).
+
+    The permutation takes as long for a few samples as for hundreds, so those of many members are moved together.
+    """
+
+    bases: Int64s
+    places: Int64s
+    counts: Int64s
+    keys: UInt64s
+
+
+def samples_of(moves: Sequence[Moves]) -> list[Int64s]:
+    """Compute the natural indices of the samples of each, (n,)."""
+    if not moves:
+        return []
+    bases, *columns = (np.concatenate(column) for column in zip(*moves, strict=True))
+    samples = bases + permute(*columns)
+    return np.split(samples, np.cumsum([len(each.places) for each in moves])[:-1])
+
+
 class Order:
     """The order of a split's samples over the endless stream.
 
@@ -131,23 +144,32 @@ class Order:
 
     def samples(self, positions: Int64s) -> Int64s:
         """Map (n,) positions of the stream to the natural indices of their samples, in [0, num_samples)."""
+        return samples_of([self.moves(positions)])[0]
+
+    def moves(self, positions: Int64s) -> Moves:
+        """Find what leads from (n,) positions of the stream to their samples."""
         epochs, places = np.divmod(positions, self.num_samples)
         if self.name == "sequential":
-            return places
-        samples = np.empty_like(places)
-        for epoch in np.unique(epochs).tolist():
+            return Moves(places, np.zeros_like(places), np.ones_like(places), np.zeros(len(places), np.uint64))
+        bases, moved, counts = (np.zeros_like(places) for _ in range(3))
+        moves = Moves(bases, moved, counts, np.zeros(len(places), np.uint64))
+        for epoch in sorted({*epochs.tolist()}):
             of_epoch = epochs == epoch
-            if self.name == "full":
-                samples[of_epoch] = permute(places[of_epoch], self.num_samples, self._full_key(epoch))
-            else:
-                samples[of_epoch] = self._block(self._layout(epoch), places[of_epoch])
-        return samples
+            found = self._full(epoch, places[of_epoch]) if self.name == "full" else self._block(epoch, places[of_epoch])
+            for whole, part in zip(moves, found, strict=True):
+                whole[of_epoch] = part
+        return moves
+
+    def _full(self, epoch: int, places: Int64s) -> Moves:
+        zero = np.zeros_like(places)
+        return Moves(zero, places, zero + self.num_samples, np.repeat(self._full_key(epoch), len(places)))
 
     def _full_key(self, epoch: int) -> UInt64s:
         words = np.full(1, epoch, dtype=np.uint64), np.full(1, 2**64 - 1, dtype=np.uint64)
         return mix64(Purpose.SAMPLE_ORDER, self.seed, words)  # (1,)
 
-    def _block(self, layout: EpochLayout, places: Int64s) -> Int64s:
+    def _block(self, epoch: int, places: Int64s) -> Moves:
+        layout = self._layout(epoch)
         run = self.num_samples // self.lanes  # samples in a lane
         in_lanes = places < run * self.lanes
         line = np.where(in_lanes, places % self.lanes * run + places // self.lanes, places)
@@ -155,7 +177,7 @@ class Order:
         shard = layout.shards[place]
         count = self._counts[shard]
         local = line - (layout.ends[place] - count)
-        return self._firsts[shard] + permute(local, count, layout.keys[shard])
+        return Moves(self._firsts[shard], local, count, layout.keys[shard])
 
     def positions(self, samples: Int64s, epoch: int) -> Int64s:
         """Map (n,) samples to their positions of the stream in an epoch: the inverse of `samples`."""
@@ -174,117 +196,3 @@ class Order:
         run = self.num_samples // self.lanes  # samples in a lane
         in_lane, lane = line % max(1, run), line // max(1, run)
         return np.where(line < run * self.lanes, in_lane * self.lanes + lane, line)
-
-
-def whole_weights(weights: Sequence[float]) -> list[int]:
-    """Scale weights to integers in lowest terms: exact if they add up to at most 100,000, else rounded to that sum.
-
-    Example: [0.7, 0.3] -> [7, 3]
-
-    Raises ValueError if a weight is negative or not finite, or if all are 0.
-    """
-    if any(not 0 <= weight < float("inf") for weight in weights) or not any(weights):
-        raise ValueError(f"weights must be finite, at least 0, and not all 0: {list(weights)}")
-    exact = [Fraction(repr(float(weight))) for weight in weights]
-    shares = [weight / sum(exact) for weight in exact]
-    period = lcm(*(share.denominator for share in shares))
-    if period <= MAX_PERIOD:
-        return [int(share * period) for share in shares]
-    rounded = [max(1, int(share * MAX_PERIOD)) if share else 0 for share in shares]
-    rounded[int(np.argmax(rounded))] -= max(0, sum(rounded) - MAX_PERIOD)
-    lacking = sorted(range(len(shares)), key=lambda member: rounded[member] - shares[member] * MAX_PERIOD)
-    for member in lacking[: max(0, MAX_PERIOD - sum(rounded))]:  # the largest remainders come first
-        rounded[member] += 1
-    return [weight // gcd(*rounded) for weight in rounded]
-
-
-def turn_table(weights: Sequence[int]) -> Int32s:
-    """Give each position of a period to a member: their indices, (sum(weights),) int32.
-
-    Example: [2, 1] -> [0, 0, 1]
-    """
-    period = sum(weights)
-    # (start of the next turn's interval, member)
-    pending = [(0, member) for member, weight in enumerate(weights) if weight]
-    heapq.heapify(pending)
-    ready: list[tuple[int, int]] = []  # (end of the turn's interval, member)
-    taken = [0] * len(weights)
-    table = np.empty(period, dtype=np.int32)
-    for position in range(period):
-        while pending and pending[0][0] <= position:
-            _, member = heapq.heappop(pending)
-            heapq.heappush(ready, (-(-period * (taken[member] + 1) // weights[member]), member))
-        _, member = heapq.heappop(ready)
-        table[position] = member
-        taken[member] += 1
-        heapq.heappush(pending, (period * taken[member] // weights[member], member))
-    return table
-
-
-class _Stage:
-    """The turns from a position on, by one set of weights."""
-
-    def __init__(self, start: int, weights: list[int], before: Int64s) -> None:
-        self.start, self.weights, self.before = start, weights, before  # before: (members,) turns before `start`
-        self.table = turn_table(weights)
-        self._ordinals = np.empty(len(self.table), dtype=np.int64)  # how many turns the member had before
-        for member in range(len(weights)):
-            places = np.flatnonzero(self.table == member)
-            self._ordinals[places] = np.arange(len(places))
-
-    def turns(self, positions: Int64s) -> tuple[Int64s, Int64s]:
-        periods, places = np.divmod(positions - self.start, len(self.table))
-        members = self.table[places].astype(np.int64)
-        return members, self.before[members] + periods * np.array(self.weights)[members] + self._ordinals[places]
-
-    def positions(self, member: int, ordinals: Int64s) -> Int64s:
-        periods, turns = np.divmod(ordinals - self.before[member], self.weights[member])
-        found: Int64s = self.start + periods * len(self.table) + np.flatnonzero(self.table == member)[turns]
-        return found
-
-    def counts_before(self, position: int) -> Int64s:
-        periods, place = divmod(position - self.start, len(self.table))
-        counts: Int64s = self.before + periods * np.array(self.weights)
-        return counts + np.bincount(self.table[:place], minlength=len(self.weights))
-
-
-class Schedule:
-    """Whose turn each position of a mixture is, and which of the member's samples it takes.
-
-    Args:
-        stages: (from_sample, weights) in ascending order, the first from 0.
-    """
-
-    def __init__(self, stages: Sequence[tuple[int, Sequence[float]]]) -> None:
-        starts = [start for start, _ in stages]
-        if not stages or starts[0] != 0 or starts != sorted(set(starts)):
-            raise ValueError(f"the stages of weights must start at 0 and ascend, not {starts}")
-        self._starts = np.array(starts, dtype=np.int64)
-        self.stages: list[_Stage] = []
-        before = np.zeros(len(stages[0][1]), dtype=np.int64)
-        for start, weights in stages:
-            before = self.stages[-1].counts_before(start) if self.stages else before
-            self.stages.append(_Stage(start, whole_weights(weights), before))
-
-    def turns(self, positions: Int64s) -> tuple[Int64s, Int64s]:
-        """Find the member of each of (n,) positions, (n,), and the position in its own stream, (n,)."""
-        stage_of = np.searchsorted(self._starts, positions, side="right") - 1
-        members, ordinals = np.empty_like(positions), np.empty_like(positions)
-        for index in np.unique(stage_of).tolist():
-            there = stage_of == index
-            members[there], ordinals[there] = self.stages[index].turns(positions[there])
-        return members, ordinals
-
-    def positions(self, member: int, ordinals: Int64s) -> Int64s:
-        """Find the positions at which a member takes (n,) positions of its own stream: the inverse of `turns`.
-
-        A position is -1 if the member never gets so far, because its last weight is 0.
-        """
-        firsts = np.array([stage.before[member] for stage in self.stages])  # does not decrease
-        stage_of = np.searchsorted(firsts, ordinals, side="right") - 1
-        found = np.full_like(ordinals, -1)
-        for index in np.unique(stage_of).tolist():
-            if self.stages[index].weights[member]:
-                there = stage_of == index
-                found[there] = self.stages[index].positions(member, ordinals[there])
-        return found

@@ -1,0 +1,206 @@
+"""The schedule of a mixture: whose turn each position of the stream is, and which of the member's samples it takes.
+
+Weights are integers that add up to 2**42, the leaves of a Huffman tree ("A method for the construction of
+minimum-redundancy codes", 1952). Each node divides its positions between two children: of the first n positions of a
+node of weight b, floor((n * a + b // 2) / b) go to its left child, of weight a, and the others to its right child. So
+in every prefix each member is within two samples of its share: a node is off by half a sample at most, and a member by
+its part of that. Positions are found in whole numbers down the tree, and back up again.
+
+Golden values in tests/reader/test_mixture.py pin all of it: a change here is a new SCHEDULE_VERSION.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from tokenloom.storage.formats.arrays import Int64s, UInt64s
+
+SCHEDULE_VERSION = 2
+TOTAL_WEIGHT = 2**42
+MAX_POSITIONS = 2**41  # of a stage: so far, rounding a weight changes its share by less than half a sample
+MAX_STREAM = 2.0**62  # positions; a state has the same limit
+_BLOCK = 4096  # positions: the calls of numpy cost more than a batch
+_HALF_BITS = np.uint64(21)
+_LOW = np.uint64(2**21 - 1)
+
+
+def whole_weights(weights: Sequence[float]) -> list[int]:
+    """Scale weights to integers that add up to 2**42; the largest remainders are rounded up, ties by index.
+
+    Example: [1, 3] -> [2**40, 3 * 2**40]
+
+    Raises ValueError if a weight is negative or not finite, or if all are 0.
+    """
+    if any(not 0 <= weight < float("inf") for weight in weights) or not any(weights):
+        raise ValueError(f"weights must be finite, at least 0, and not all 0: {list(weights)}")
+    ratios = [weight.as_integer_ratio() for weight in weights]
+    scale = math.lcm(*(denominator for _, denominator in ratios))
+    exact = [numerator * (scale // denominator) for numerator, denominator in ratios]
+    total = sum(exact)
+    divided = [divmod(weight * TOTAL_WEIGHT, total) for weight in exact]
+    whole = [quotient for quotient, _ in divided]
+    by_remainder = sorted(range(len(whole)), key=lambda member: -divided[member][1])
+    for member in by_remainder[: TOTAL_WEIGHT - sum(whole)]:
+        whole[member] += 1
+    return whole
+
+
+class Tree:
+    """The tree of two-way splits over the weights of members, which are its first nodes.
+
+    Args:
+        weights: integers from 0 of sum 2**42, by member.
+    """
+
+    def __init__(self, weights: Sequence[int]) -> None:
+        self._num_members = len(weights)
+        nodes = [*weights]
+        self._children, self._parents = [(0, 0)] * len(weights), dict[int, int]()
+        heap = [(weight, member) for member, weight in enumerate(weights) if weight]
+        heapq.heapify(heap)
+        while len(heap) > 1:  # the two lightest are merged, of equal ones those with the lower numbers
+            (a, left), (b, right) = heapq.heappop(heap), heapq.heappop(heap)
+            heapq.heappush(heap, (a + b, len(nodes)))
+            self._parents[left] = self._parents[right] = len(nodes)
+            nodes.append(a + b)
+            self._children.append((left, right))
+        self._root = heap[0][1]
+        self._weights = np.array(nodes, dtype=np.uint64)
+        self._lefts, self._rights = np.array(self._children, dtype=np.int64).T
+
+    def turns(self, positions: Int64s) -> tuple[Int64s, Int64s]:
+        """Find the member of each of (n,) positions, (n,), and the number of its turns before, (n,)."""
+        nodes, places = np.full(len(positions), self._root, dtype=np.int64), positions.astype(np.uint64)
+        inner = np.flatnonzero(nodes >= self._num_members)
+        while len(inner):
+            node, place = nodes[inner], places[inner]
+            left = self._lefts[node]
+            a, b = self._weights[left], self._weights[node]
+            before, after = (_scale(each, a, b, b // np.uint64(2)) for each in (place, place + np.uint64(1)))
+            goes_left = before < after
+            places[inner] = np.where(goes_left, before, place - before)
+            nodes[inner] = np.where(goes_left, left, self._rights[node])
+            inner = inner[nodes[inner] >= self._num_members]
+        return nodes, places.astype(np.int64)
+
+    def positions(self, member: int, ordinals: Int64s) -> Int64s:
+        """Find the positions of (n,) turns of a member with a weight: the inverse of `turns`."""
+        node, places = member, ordinals.astype(np.uint64)
+        while node != self._root:
+            parent = self._parents[node]
+            weight, half = self._weights[parent], self._weights[parent] // np.uint64(2)
+            is_left = node == self._lefts[parent]
+            # The last place of the parent before which the child has no more than these.
+            places = _scale(places, weight, self._weights[node], weight - half - np.uint64(1) if is_left else half)
+            node = parent
+        return places.astype(np.int64)
+
+    def counts_before(self, position: int) -> Int64s:
+        """Count the turns of each member before a position, (members,)."""
+        counts = [0] * len(self._weights)
+        counts[self._root] = position
+        for node in range(self._root, self._num_members - 1, -1):
+            left, right = self._children[node]
+            a, b = int(self._weights[left]), int(self._weights[node])
+            counts[left] = (counts[node] * a + b // 2) // b
+            counts[right] = counts[node] - counts[left]
+        return np.array(counts[: self._num_members], dtype=np.int64)
+
+
+def _scale(numbers: UInt64s, a: UInt64s | np.uint64, b: UInt64s | np.uint64, add: UInt64s | np.uint64) -> UInt64s:
+    """Compute floor((numbers * a + add) / b) for a, b, add <= 2**42, though numbers * a may take over 64 bits."""
+    whole, rest = np.divmod(numbers, b)
+    high, carry = np.divmod((rest >> _HALF_BITS) * a, b)
+    low, last = np.divmod((carry << _HALF_BITS) + (rest & _LOW) * a, b)
+    scaled: UInt64s = whole * a + (high << _HALF_BITS) + low + (last + add) // b
+    return scaled
+
+
+class Stage:
+    """The turns from a position on, by one set of weights; members have had `before` (members,) turns until then."""
+
+    def __init__(self, start: int, weights: list[int], before: Int64s) -> None:
+        self.start, self.weights, self.before, self.tree = start, weights, before, Tree(weights)
+        self.shares = [weight / TOTAL_WEIGHT for weight in weights]
+
+
+class Schedule:
+    """Whose turn each position of a mixture is, and which of the member's samples it takes.
+
+    Args:
+        stages: (from_sample, weights) in ascending order, the first from 0.
+    """
+
+    def __init__(self, stages: Sequence[tuple[int, Sequence[float]]]) -> None:
+        starts = [start for start, _ in stages]
+        if not stages or starts[0] != 0 or starts != sorted(set(starts)):
+            raise ValueError(f"the stages of weights must start at 0 and ascend, not {starts}")
+        self._starts = np.array(starts, dtype=np.int64)
+        before = np.zeros(len(stages[0][1]), dtype=np.int64)
+        self.stages = [Stage(0, whole_weights(stages[0][1]), before)]
+        for start, weights in stages[1:]:
+            self.stages.append(Stage(start, whole_weights(weights), self.counts_before(start)))
+        self._block: Callable[[int], tuple[Int64s, Int64s]] = lru_cache(16)(self._turns_of_block)
+
+    def __reduce__(self) -> tuple[type[Schedule], tuple[list[tuple[int, list[int]]]]]:
+        return Schedule, ([(stage.start, stage.weights) for stage in self.stages],)  # a cache can't be pickled
+
+    def describe(self, names: Collection[str | None]) -> list[str]:
+        """Describe the shares of members, as lines of text."""
+        lines = []
+        for stage in self.stages:
+            shares = zip(names, stage.shares, strict=True)
+            text = ", ".join(f"{name} {share:.4g}" for name, share in shares)
+            lines.append(f"mixture   from sample {stage.start:,}: {text}")
+        return lines
+
+    def first_shares(self) -> list[float]:
+        """Find the share of each member in the first stage that has one, when it joins; 0 if none has."""
+        by_member = zip(*(stage.shares for stage in self.stages), strict=True)
+        return [next(filter(None, shares), 0.0) for shares in by_member]
+
+    def turns(self, positions: Int64s) -> tuple[Int64s, Int64s]:
+        """Find the member of each of (n,) positions, (n,), and the position in its own stream, (n,)."""
+        members, ordinals = np.empty_like(positions), np.empty_like(positions)
+        blocks, places = np.divmod(positions, _BLOCK)
+        for block in sorted({*blocks.tolist()}):
+            there = blocks == block
+            turns = self._block(block)
+            members[there], ordinals[there] = (each[places[there]] for each in turns)
+        return members, ordinals
+
+    def _turns_of_block(self, block: int) -> tuple[Int64s, Int64s]:
+        positions = np.arange(block * _BLOCK, (block + 1) * _BLOCK)
+        members, ordinals = np.empty_like(positions), np.empty_like(positions)
+        stage_of = np.searchsorted(self._starts, positions, side="right") - 1
+        for index in sorted({*stage_of.tolist()}):
+            there, stage = stage_of == index, self.stages[index]
+            members[there], ordinals[there] = stage.tree.turns(positions[there] - stage.start)
+            ordinals[there] += stage.before[members[there]]
+        return members, ordinals
+
+    def counts_before(self, position: int) -> Int64s:
+        """Count the turns of each member before a position, (members,)."""
+        stage = [stage for stage in self.stages if stage.start <= position][-1]
+        return stage.before + stage.tree.counts_before(position - stage.start)
+
+    def positions(self, member: int, ordinals: Int64s) -> Int64s:
+        """Find the positions at which a member takes (n,) positions of its own stream: the inverse of `turns`.
+
+        A position is -1 if the member never gets so far, because its last weight is 0 or a stream ends at 2**62.
+        """
+        firsts = np.array([stage.before[member] for stage in self.stages])  # does not decrease
+        stage_of = np.searchsorted(firsts, ordinals, side="right") - 1
+        found = np.full_like(ordinals, -1)
+        for index in sorted({*stage_of.tolist()}):
+            stage = self.stages[index]
+            own = ordinals - stage.before[member]
+            there = (stage_of == index) & (own < MAX_STREAM * stage.shares[member])  # false without a weight
+            if there.any():
+                found[there] = stage.start + stage.tree.positions(member, own[there])
+        return found

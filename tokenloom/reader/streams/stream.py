@@ -1,0 +1,222 @@
+"""The global stream of samples that ranks share, of a dataset or a mixture.
+
+A position of a stream is one sample, whatever the number of ranks. A window says where the tokens of samples are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import ceil
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from tokenloom.reader.arguments import checked_int
+from tokenloom.reader.samples import SplitSamples
+from tokenloom.reader.shards import OpenFiles
+from tokenloom.reader.streams.order import DEFAULT_LANES, ORDER_VERSION, Order, samples_of
+from tokenloom.reader.streams.schedule import SCHEDULE_VERSION, Schedule
+from tokenloom.reader.streams.state import DatasetFingerprint, Fingerprint, FingerprintStage, MixtureFingerprint
+from tokenloom.reader.window import TokenWindow, WindowPart
+from tokenloom.storage.formats.arrays import Int64s
+
+
+class Consumed(NamedTuple):
+    """What a stream reads of a member up to a position."""
+
+    samples: int
+    tokens: int
+    epochs: float
+    is_exact: bool  # else `tokens` is estimated by the mean of the member's samples
+
+
+def consumed(data: SplitSamples, samples: int) -> Consumed:
+    """Count what the first samples of a dataset's own stream are."""
+    num_samples = max(1, len(data))  # a member of weight 0 may be empty
+    is_exact = data.fills_samples or samples % num_samples == 0
+    return Consumed(samples, round(samples * data.mean_tokens), samples / num_samples, is_exact)
+
+
+class MixedSamples:
+    """Several datasets, and whose turn each position is.
+
+    Attributes:
+        datasets: {name: dataset}.
+        schedule: whose turn each position is.
+    """
+
+    datasets: dict[str, SplitSamples]
+    schedule: Schedule
+
+    def consumed(self, position: int) -> dict[str, Consumed]:
+        """Count what is read of each member before a position."""
+        counts = self.schedule.counts_before(position).tolist()
+        return {name: consumed(data, count) for (name, data), count in zip(self.datasets.items(), counts, strict=True)}
+
+
+#: a TokenDataset or a Mixture
+SampleSource: TypeAlias = SplitSamples | MixedSamples
+
+
+class Member(NamedTuple):
+    """A dataset of a stream, and the order of its samples."""
+
+    dataset: SplitSamples
+    order: Order
+
+    def describe(self) -> list[str]:
+        """Describe what is read, in which order, as lines of text."""
+        lanes = f", {self.order.lanes} lanes" if self.order.name == "block" else ""
+        return [*self.dataset.describe(), f"order     {self.order.name}{lanes}, seed {self.order.seed}"]
+
+    def fingerprint(self) -> DatasetFingerprint:
+        """Describe what determines the sample at a position, and what a model learns from it."""
+        data, order, manifest = self.dataset, self.order, self.dataset.shards.manifest
+        return DatasetFingerprint(
+            dataset=manifest.dataset,
+            version=manifest.version,
+            split=data.split,
+            seq_len=data.seq_len,
+            packing=data.packing,
+            labels=data.format.labels,
+            mask_documents=data.format.mask_documents,
+            order=order.name,
+            order_version=ORDER_VERSION,
+            lanes=order.lanes if order.name == "block" else None,
+            seed=order.seed,
+            learn=list(data.format.learn) if isinstance(data.format.learn, tuple) else data.format.learn,
+            part=list(data.selection.part) if data.selection.part else None,
+            source=data.source,
+        )
+
+
+class Turns(NamedTuple):
+    """Some positions of a stream that one member takes."""
+
+    name: str | None  # None in the stream of a dataset alone
+    number: int  # its position among the members
+    member: Member
+    rows: Int64s  # (n,) indices of these positions among all that were asked for
+    positions: Int64s  # (n,) positions in the member's own stream
+
+
+class Stream:
+    """An endless global sequence of samples that the ranks of a loader share.
+
+    A dataset is read epoch after epoch, each in its own order; the datasets of a mixture take turns.
+
+    Args:
+        source: a TokenDataset or a Mixture.
+        order, seed, lanes: of each dataset's own samples.
+
+    Attributes:
+        members: the datasets by name; a dataset alone has the name None.
+        mixture: whose turn each position is; None for a dataset alone.
+        format: the form of a batch.
+        num_samples: in an epoch; None for a mixture, which has no epochs.
+        is_remote: whether a store is.
+        opens_slowly: whether opening shards takes so long that it should begin ahead of need.
+
+    Raises TypeError if the source is neither, ValueError if an argument is out of range or a dataset has no samples.
+    """
+
+    def __init__(self, source: SampleSource, order: str, seed: int, lanes: int | None) -> None:
+        if not isinstance(source, SplitSamples | MixedSamples):
+            raise TypeError(f"the source must be a TokenDataset or a Mixture, not a {type(source).__name__}")
+        self.mixture = source if isinstance(source, MixedSamples) else None
+        datasets = [source] if isinstance(source, SplitSamples) else [*source.datasets.values()]
+        names = [None] if isinstance(source, SplitSamples) else [*source.datasets]
+        for name, data in zip(names, datasets, strict=True):
+            if not data.counts.any():
+                raise ValueError(f"{'' if name is None else f'member {name!r}: '}{data.why_empty()}")
+        self._lanes = None if lanes is None else checked_int("lanes", lanes, 1)
+        shares = self.mixture.schedule.first_shares() if self.mixture else [1.0]
+        # By its share when it joins: all members together read about 64 shards side by side.
+        self.members: dict[str | None, Member] = {
+            name: Member(
+                data, Order(order, data.counts, seed, lanes or min(len(data.counts), ceil(share * DEFAULT_LANES)) or 1)
+            )
+            for name, data, share in zip(names, datasets, shares, strict=True)
+        }
+        if self.mixture:
+            _share_limits(datasets)
+        learn = next((data.format.learn for data in datasets if data.format.learn is not None), None)
+        self.format = replace(datasets[0].format, learn=learn)
+        self.num_samples = None if self.mixture else self.members[None].order.num_samples
+        self.is_remote = any(data.shards.cache is not None for data in datasets)
+        self.opens_slowly = self.is_remote or any(data.plans_shards for data in datasets)
+
+    def describe(self) -> list[str]:
+        """Describe what is read, in which order, as lines of text."""
+        lines = []
+        for name, member in self.members.items():
+            lines += [*([] if name is None else [f"member    {name}"]), *member.describe()]
+        return lines + (self.mixture.schedule.describe(self.mixture.datasets) if self.mixture else [])
+
+    def fingerprint(self) -> Fingerprint:
+        """Describe what determines the sample at a position, and what a model learns from it."""
+        members = {str(name): member.fingerprint() for name, member in self.members.items()}
+        if self.mixture is None:
+            return members["None"]
+        stages = [FingerprintStage(stage.start, stage.weights) for stage in self.mixture.schedule.stages]
+        return MixtureFingerprint(members, list(members), stages, SCHEDULE_VERSION, self._lanes)
+
+    def turns(self, positions: Int64s) -> Iterator[Turns]:
+        """Divide (n,) positions among the members that take them."""
+        if self.mixture is None:
+            yield Turns(None, 0, self.members[None], np.arange(len(positions)), positions)
+            return
+        numbers, ordinals = self.mixture.schedule.turns(positions)
+        members = [*self.members.items()]
+        for number in sorted({*numbers.tolist()}):
+            rows = np.flatnonzero(numbers == number)
+            name, member = members[number]
+            yield Turns(name, number, member, rows, ordinals[rows])
+
+    def positions(self, name: str | None, own: Int64s) -> Int64s:
+        """Find the positions at (n,) positions of a member's own, the inverse of `turns`; -1 if it gets no turn."""
+        return own if self.mixture is None else self.mixture.schedule.positions(list(self.members).index(name), own)
+
+    def window(self, positions: Int64s, num_rows: int) -> TokenWindow:
+        """Find the rows of the samples at (n,) positions; they are padded to `num_rows`."""
+        turns, parts = [*self.turns(positions)], []
+        found = samples_of([each.member.order.moves(each.positions) for each in turns])
+        for each, samples in zip(turns, found, strict=True):
+            data = each.member.dataset
+            epoch = int(each.positions[:1].sum()) // each.member.order.num_samples
+            rows = data.locate(samples)
+            parts.append(WindowPart(data.selection, data.files, each.rows, rows, each.number, epoch))
+        return TokenWindow(parts, num_rows, self.format)
+
+    def shards_of(self, positions: Int64s) -> Iterator[tuple[SplitSamples, list[int]]]:
+        """Yield the shards that hold the samples at (n,) positions, by dataset, in order of first need."""
+        turns = [*self.turns(positions)]
+        found = samples_of([each.member.order.moves(each.positions) for each in turns])
+        for each, samples in zip(turns, found, strict=True):
+            data, order = each.member
+            end = each.positions[:1].sum() + order.num_samples
+            near = samples[each.positions < end]  # later epochs have the same shards
+            shards, first = np.unique(data.shards_of(near), return_index=True)
+            yield data, shards[np.argsort(first)].tolist()
+
+    def consumed(self, position: int) -> dict[str, Consumed]:
+        """Count what is read of each member before a position, of a dataset alone by its own name."""
+        if self.mixture:
+            return self.mixture.consumed(position)
+        data = self.members[None].dataset
+        return {data.shards.manifest.dataset: consumed(data, position)}
+
+    def mapped_bytes(self) -> int:
+        """Count the bytes of the open files."""
+        files = [each for member in self.members.values() for each in member.dataset.files]
+        return sum(each.num_bytes(index) for each in files for index in list(each.opened))
+
+
+def _share_limits(datasets: Sequence[SplitSamples]) -> None:
+    """Let the members of a mixture share one limit of open shards, and one of open masks, each the lowest of theirs."""
+    for of_kind in ([data.files[:1] for data in datasets], [data.files[1:] for data in datasets]):
+        files = [each for found in of_kind for each in found]
+        limit = OpenFiles(min((each.options.max_open_shards for each in files), default=1))
+        for each in files:
+            each.share_limit(limit)
