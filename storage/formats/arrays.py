@@ -52,3 +52,18 @@ def runs_of(offsets: Int64s, max_size: int) -> list[tuple[int, int]]:
 def ranges_of(counts: Int64s) -> Int64s:
     """Return 0 to count - 1 for each of (n,) counts, (sum(counts),): [2, 0, 3] -> [0, 1, 0, 1, 2]."""
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def ranges(starts: Int64s, lengths: Int64s) -> Int64s:
+    """Concatenate the integers of n ranges [start, start + length).
+
+    Example: [5, 9], [2, 3] -> [5, 6, 9, 10, 11]
+    """
+    ends = np.cumsum(lengths)
+    shifts: Int64s = np.repeat(starts - (ends - lengths), lengths)
+    return np.arange(len(shifts), dtype=np.int64) + shifts
+
+
+def offsets_of(lengths: Int64s) -> Int64s:
+    """Add up (n,) lengths of parts to their (n + 1,) offsets: [2, 3] -> [0, 2, 5]."""
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths, dtype=np.int64)])

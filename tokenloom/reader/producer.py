@@ -26,12 +26,11 @@ import numpy as np
 
 from tokenloom.reader.feed import CudaFeed, HostFeed
 from tokenloom.reader.prefetch import PhaseTimes
-from tokenloom.reader.samples import ranges
 from tokenloom.reader.shards import AnyFiles
 from tokenloom.reader.streams.ranks import Steps
 from tokenloom.reader.streams.stream import Stream
 from tokenloom.reader.window import TokenWindow, WindowPart
-from tokenloom.storage.formats.arrays import Int64s
+from tokenloom.storage.formats.arrays import Int64s, ranges
 
 WINDOW_ROWS = 2**14  # a window has at most so many rows
 _WINDOW_TOKENS = 2**25  # and at most so many tokens

@@ -20,7 +20,7 @@ from tokenloom.reader.selection import Part, Selection
 from tokenloom.reader.shard_data import OpenMask, OpenOptions, OpenShard
 from tokenloom.reader.shards import AnyFiles, SplitFiles
 from tokenloom.storage.cache.cache_files import default_cache_folder
-from tokenloom.storage.formats.arrays import AnyArray, Int64s, UInt64s
+from tokenloom.storage.formats.arrays import AnyArray, Int64s, UInt64s, offsets_of, ranges
 from tokenloom.storage.formats.manifest import MANIFEST, Manifest
 from tokenloom.storage.packing.base import Packing, ShardPlan
 from tokenloom.storage.packing.packings import sample_counts
@@ -52,21 +52,6 @@ class RowPieces:
 
     def __len__(self) -> int:
         return len(self.row_offsets) - 1
-
-
-def ranges(starts: Int64s, lengths: Int64s) -> Int64s:
-    """Concatenate the integers of n ranges [start, start + length).
-
-    Example: [5, 9], [2, 3] -> [5, 6, 9, 10, 11]
-    """
-    ends = np.cumsum(lengths)
-    shifts: Int64s = np.repeat(starts - (ends - lengths), lengths)
-    return np.arange(len(shifts), dtype=np.int64) + shifts
-
-
-def offsets_of(lengths: Int64s) -> Int64s:
-    """Add up (n,) lengths of parts to their (n + 1,) offsets: [2, 3] -> [0, 2, 5]."""
-    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
 def join_groups(groups: Iterable[Sequence[Int64s]], num_rows: int) -> list[Int64s]:

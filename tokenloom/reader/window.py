@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.reader.batch import BatchFormat
-from tokenloom.reader.samples import RowPieces, offsets_of, ranges
+from tokenloom.reader.samples import RowPieces
 from tokenloom.reader.selection import DocumentSources, Selection
 from tokenloom.reader.shard_data import TokenBytes
 from tokenloom.reader.shards import AnyFiles
-from tokenloom.storage.formats.arrays import AnyArray, AnyDtype, Int32s, Int64s, Tokens
+from tokenloom.storage.formats.arrays import AnyArray, AnyDtype, Int32s, Int64s, Tokens, offsets_of, ranges
 from tokenloom.storage.formats.classes import TEXT_CLASS
 
 if TYPE_CHECKING:
