@@ -28,6 +28,8 @@ from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.evaluation import EvaluationPass
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.mixture import Mixture
+from tokenloom.reader.streams import order
+from tokenloom.reader.streams.order import EpochLayout
 from tokenloom.reader.streams.schedule import MAX_POSITIONS, TOTAL_WEIGHT, Schedule, whole_weights
 from tokenloom.reader.streams.state import MixtureFingerprint
 from tokenloom.storage.formats.records import sign
@@ -254,6 +256,16 @@ def test_samples_without_a_mixture_have_the_member_0_and_padding_has_minus_1(set
     assert "member" not in data[0]
     first = next(iter(EvaluationPass(data, 4)))
     assert [part["member"].tolist() for part in segments(first, 2)] == [[0] * 4] * 2
+
+
+def test_looking_ahead_over_many_epochs_lays_out_one_or_two(
+    sets: dict[str, TokenDataset], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layouts = []
+    monkeypatch.setattr(order, "EpochLayout", lambda *given: layouts.append(given) or EpochLayout(*given))
+    stream = TokenLoader(Mixture({"large": (sets["large"], 1), "small": (sets["small"], 1)}), 4).stream
+    assert len([*stream.shards_of(np.arange(2**14))]) == 2
+    assert len(layouts) <= 4  # the first epoch of each, and perhaps the second
 
 
 # ---- state and amendments

@@ -19,7 +19,7 @@ from tests.counts import FULL, full_only
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 _FOLDERS: dict[str, str] = _PROJECT["tool"]["setuptools"]["package-dir"]
 _SOURCE = re.escape(_PROJECT["project"]["urls"]["Source"])
-_DATA = re.compile(r"prefect.yaml|py.typed|.*\.(html|jinja|css|json|txt|yaml)")
+_DATA = re.compile(r"prefect.yaml|py.typed|.*\.(html|jinja|css|json|svg|txt|yaml)")
 
 
 @pytest.fixture(scope="module")

@@ -438,7 +438,7 @@ def test_states_that_do_not_fit_are_usage_errors(built: Built, run: Run, tmp_pat
     path.write_text(json.dumps(state | {"stream": state["stream"] | {"order_version": 2}}))
     assert "order_version is 2 in the state, 1 in the loader" in run(*arguments, code=2)["error"]["message"]
     path.write_text(json.dumps(state | {"stream": state["stream"] | {"version": "0" * 16}}))
-    assert "it is of data@0000000000000000, and REF names data@" in run(*arguments, code=2)["error"]["message"]
+    assert "the state is of data@0000000000000000, and REF names data@" in run(*arguments, code=2)["error"]["message"]
 
 
 def test_people_see_text_rows_and_steps(built: Built, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

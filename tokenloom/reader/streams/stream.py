@@ -192,12 +192,13 @@ class Stream:
     def shards_of(self, positions: Int64s) -> Iterator[tuple[SplitSamples, list[int]]]:
         """Yield the shards that hold the samples at (n,) positions, by dataset, in order of first need."""
         turns = [*self.turns(positions)]
-        found = samples_of([each.member.order.moves(each.positions) for each in turns])
+        ends = [each.positions[:1].sum() + each.member.order.num_samples for each in turns]
+        # Later epochs have the same shards.
+        near = [each.positions[each.positions < end] for each, end in zip(turns, ends, strict=True)]
+        found = samples_of([each.member.order.moves(own) for each, own in zip(turns, near, strict=True)])
         for each, samples in zip(turns, found, strict=True):
-            data, order = each.member
-            end = each.positions[:1].sum() + order.num_samples
-            near = samples[each.positions < end]  # later epochs have the same shards
-            shards, first = np.unique(data.shards_of(near), return_index=True)
+            data = each.member.dataset
+            shards, first = np.unique(data.shards_of(samples), return_index=True)
             yield data, shards[np.argsort(first)].tolist()
 
     def consumed(self, position: int) -> dict[str, Consumed]:
