@@ -153,6 +153,7 @@ def test_no_batch_on_a_device_is_an_inference_tensor(reference: str, device: str
 
 
 @cuda_only
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of torch 2.11's own compiler
 def test_attention_within_documents_is_the_same_in_three_ways(reference: str) -> None:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention  # late: a second of imports
     from torch.nn.attention.varlen import varlen_attn
