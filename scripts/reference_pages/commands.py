@@ -16,8 +16,7 @@ _HEAD = """\
 This page lists every command of `tokenloom`, its arguments and options, and what its exit codes mean.
 `tokenloom COMMAND --help` prints the same.
 
-Options can't be shortened. A command writes its result to stdout, and its messages and errors to stderr: on a terminal
-with the place, the rule and the next step of an error on lines of their own, elsewhere on one line.
+Options can't be shortened. A command writes its result to stdout, and its messages and errors to stderr.
 """
 _JSON = """\
 ## Options of every command
@@ -98,17 +97,16 @@ def _contents() -> Iterator[str]:
 
 
 def _command(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
-    actions = own_actions(parser)
+    actions, texts = own_actions(parser), help_of(name)
     formatter = argparse.HelpFormatter(parser.prog, width=76)
     formatter.add_usage(None, actions, parser._mutually_exclusive_groups, prefix="")
-    yield f"### tokenloom {name}\n\n{escaped(parser.description or '')}\n\n```text\n{formatter.format_help()}```\n"
+    yield f"### tokenloom {name}\n\n{escaped(texts.description)}\n\n```text\n{formatter.format_help()}```\n"
     groups = [group for group in parser._action_groups if group.title not in ("positional arguments", "options")]
     in_groups = {id(action) for group in groups for action in group._group_actions}
     yield from map(_item, (action for action in actions if id(action) not in in_groups))
     for group in groups:
         yield f"\nOptions of {group.title}:\n"
         yield from map(_item, group._group_actions)
-    texts = help_of(name)
     yield f"\nExample: `tokenloom {texts.example}`\n"
     if texts.exit_code_3:
         yield f"{link('Exit codes', text='Exit code 3')}: {sentence(texts.exit_code_3)}\n"

@@ -23,7 +23,6 @@ from tests.builders.datasets import write_jsonl
 from tests.counts import count, full_only
 from tests.servers.prefect_servers import use_migrated
 from tokenloom import __version__
-from tokenloom.cli.commands import GROUPS
 from tokenloom.cli.main import main
 
 _ROOT = Path(__file__).parent.parent.parent
@@ -173,12 +172,7 @@ def test_failed_checks_end_with_code_3_and_leave_nothing_visible(project: Path) 
         (("build", "spec.yaml", "--direct", "--workers", "-1"), 2, "is not in [0, 512]"),
         (("peek", "store/news@prod"), 1, "no dataset 'news'"),
         (("demo", "--dir", "spec.yaml"), 1, "spec.yaml: File exists"),
-        (("bulid", "spec.yaml"), 2, "). Did you mean build?\n"),
-        (
-            ("build", "spec.yaml", "--worker", "2"),
-            2,
-            "error: unrecognized arguments: --worker 2. Did you mean --workers?\n",
-        ),
+        (("build", "spec.yaml", "--worker", "2"), 2, "error: unrecognized arguments: --worker 2\n"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else None,
 )
@@ -196,10 +190,8 @@ def test_an_error_is_one_message_and_an_exit_code(
 def test_version_and_help(tmp_path: Path) -> None:
     assert _run(tmp_path, "--version").stdout == f"tokenloom {__version__}\n"
     shown = _run(tmp_path, "--help").stdout
-    assert _run(tmp_path).stderr.startswith(shown)
-    assert re.findall(r"^  (\w[\w ]*):$", shown, re.MULTILINE) == [*GROUPS]
-    # The width of the names depends on the version of Python.
-    assert re.search(r"\n  Build:\n    init +write a commented spec that reads given files\n", shown)
+    assert re.search(r"\n    init +write a commented spec that reads given files\n", shown)
+    assert _run(tmp_path).returncode == 2
     assert "\n\nList the datasets of a store, or the versions of a dataset.\n" in _run(tmp_path, "ls", "--help").stdout
 
 
@@ -255,19 +247,18 @@ def test_stdout_has_only_json_whatever_a_transform_prints(project: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_stdout_that_is_closed_or_full_causes_no_traceback(project: Path) -> None:
+def test_a_stdout_that_ended_or_is_full_causes_no_traceback(project: Path) -> None:
     build = ("build", "spec.yaml", "--direct", "--workers", "0")
     for shell, command, code in (
         ('set -o pipefail; "$@" | :', build, 141),
         ('set -o pipefail; "$@" | :', ("inspect", "store/news"), 141),
-        ('exec "$@" >&-', (*build, "--set", "seed=1"), 0),
         ('exec "$@" >/dev/full', ("ls", "store"), 1),
     ):
         done = _execute(project, ["bash", "-c", shell, "bash", *_COMMAND, *command])
         assert (done.returncode, "Error" in done.stderr) == (code, False), done.stderr
         assert code != 141 or "tokenloom:" not in done.stderr
     assert done.stderr == "tokenloom: the output can't be written: No space left on device\n"
-    assert len(_json(project, "ls", "store/news")["versions"]) == 2
+    assert len(_json(project, "ls", "store/news")["versions"]) == 1
 
 
 def _group(pid: int) -> list[int]:
@@ -401,21 +392,13 @@ def test_demo_builds_and_trains(tmp_path: Path) -> None:
     assert losses["test"] < bound
 
 
-def test_names_are_utf8_in_an_ascii_locale(tmp_path: Path) -> None:
-    folder = tmp_path / "ü"
-    write_jsonl(folder / "input" / "é.jsonl", [f"line number {i}" for i in range(200)])
-    (folder / "spec.yaml").write_text(_SPEC.replace("input/*.jsonl", "input/é*.jsonl"), encoding="utf-8")
+def test_a_name_that_an_ascii_locale_cant_read_is_refused_with_a_next_step(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "input" / "é.jsonl", ["a line"])
+    (tmp_path / "spec.yaml").write_text(_SPEC)
     ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    done = _spawn(tmp_path, "build", "ü/spec.yaml", "--direct", "--workers", "1", "--json", **ascii_locale)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.isascii()
-    reference = json.loads(done.stdout)["reference"]
-    assert reference.startswith(f"{folder}/store/news@")
-    reading = f"from tokenloom import TokenDataset; TokenDataset({reference!a}, split='train', seq_len=8)"
-    python = _execute(tmp_path, [sys.executable, "-c", reading], **ascii_locale)
-    assert re.search(
-        r"StoreError: store .*; names of files are ascii in this locale: set PYTHONUTF8=1\n\Z", python.stderr
-    )
+    done = _spawn(tmp_path, "build", "spec.yaml", "--direct", "--workers", "0", **ascii_locale)
+    assert done.returncode == 1
+    assert done.stderr.endswith("; names of files are ascii in this locale: set PYTHONUTF8=1\n")
 
 
 def _unshared(*arguments: str) -> list[str]:

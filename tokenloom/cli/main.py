@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from tokenloom.cli.arguments import call
 from tokenloom.cli.commands import function_of
@@ -27,10 +26,8 @@ _WITHOUT_PANDAS = ("build", "demo", "plan", "report", "verify", "trace", "where"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code, one of EXIT_CODES."""
     if argv is None:
-        _use_utf8()
         _collect_less_often()
         signal.signal(signal.SIGTERM, raise_terminated)
-    _replace_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # escape the characters that the terminal can't show
             stream.reconfigure(errors="backslashreplace")
@@ -41,24 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return READER_ENDED
 
 
-def _use_utf8() -> None:
-    """Run this program again in Python's UTF-8 mode, its child processes too, if the locale has another encoding."""
-    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
-        environment = {"PYTHONIOENCODING": getattr(sys.stdout, "encoding", "utf-8"), **os.environ, "PYTHONUTF8": "1"}
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
-
-
 def _collect_less_often() -> None:
     """Spare this program the garbage collections that find nothing; a small command takes a tenth less time."""
     gc.set_threshold(200_000)  # more objects than the imports of a build make; the default is 700
     atexit.register(gc.freeze)  # the interpreter's last ones would visit every object of every module
-
-
-def _replace_closed_streams() -> None:
-    """Open a null device for a stream that the caller closed: `tokenloom build SPEC >&-`."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  (open until exit)
 
 
 def _run_reporting_errors(argv: Sequence[str], *, is_program: bool) -> int:

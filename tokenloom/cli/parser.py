@@ -7,21 +7,16 @@ The function of a command determines its own arguments. It is imported only if t
 from __future__ import annotations
 
 import argparse
-import re
 from typing import Any, NamedTuple, NoReturn
 
 import tokenloom
 from tokenloom.cli.arguments import add_arguments, sections
-from tokenloom.cli.commands import COMMANDS, GROUPS, function_of
+from tokenloom.cli.commands import COMMANDS, function_of
 from tokenloom.cli.output import NO, write_output
-from tokenloom.wording import near_miss
 
-_EXAMPLE = "example: "
-_INVALID_CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
 _SHELLS = ("bash", "zsh", "fish")
 _FILES = ("FILE", "FILES", "SPEC")  # metavars
 _FOLDERS = ("DESTINATION", "DIR", "REF", "REF|STORE", "REF_A", "REF_B", "STORE/DATASET", "STORE[/DATASET]")
-_TITLES = {next(iter(commands)): title for title, commands in GROUPS.items()}
 
 
 class UsageError(Exception):
@@ -29,7 +24,7 @@ class UsageError(Exception):
 
     Args:
         message: which argument is wrong, and why.
-        usage: the command's usage, or its help without a command, as argparse prints it; then the program's name.
+        usage: the command's usage as argparse prints it, then the program's name.
     """
 
     exit_code = 2
@@ -39,55 +34,11 @@ class UsageError(Exception):
         self.usage = usage
 
 
-class _Formatter(argparse.HelpFormatter):
-    """A formatter that keeps paragraphs, and an example on one line, and groups the commands."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        fill = super()._fill_text
-        parts = text.split("\n\n")
-        return "\n\n".join(part if part.startswith(_EXAMPLE) else fill(part, width, indent) for part in parts)
-
-    def _format_action(self, action: argparse.Action) -> str:
-        text = super()._format_action(action)
-        is_command = isinstance(action, argparse._SubParsersAction._ChoicesPseudoAction)
-        title = _TITLES.get(action.dest) if is_command else None
-        return f"\n  {title}:\n{text}" if title else text
-
-
 class _Parser(argparse.ArgumentParser):
-    """A parser that raises UsageError; argparse's own prints the error and ends the program.
-
-    Options can't be shortened: one more option would make a command of a schedule ambiguous.
-
-    It refuses what it does not know itself, because argparse leaves that to the parser of `tokenloom`, which has other
-    options. A missing command is refused only after that: `tokenloom --vresion` is a misspelt option.
-    """
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options, allow_abbrev=False, formatter_class=_Formatter)
+    """A parser that raises UsageError; argparse's own prints the error and ends the program."""
 
     def error(self, message: str) -> NoReturn:
-        if choice := _INVALID_CHOICE.search(message):
-            message = _with_hint(message, choice[1], re.findall(r"[\w-]+", choice[2]))
         raise UsageError(message, f"{self.format_usage()}{self.prog}: error: ")
-
-    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
-        arguments, unknown = super().parse_known_args(*args, **kwargs)
-        if unknown:
-            options = [option for action in self._actions for option in action.option_strings]
-            message = f"unrecognized arguments: {' '.join(unknown)}"
-            self.error(_with_hint(message, unknown[0].partition("=")[0], options))
-        for action in self._actions:
-            if action.nargs == argparse.PARSER and getattr(arguments, action.dest) is None:
-                missing = f"the following arguments are required: {action.metavar}"
-                raise UsageError(missing, f"{self.format_help()}\n{self.prog}: error: ")
-        return arguments, unknown
-
-
-def _with_hint(message: str, given: str, allowed: list[str]) -> str:
-    """Append the allowed word that is closest to the given one to a message, if one is close."""
-    hint = near_miss(given, allowed)
-    return f"{message}. {hint}" if hint else message
 
 
 class _ShowVersion(argparse.Action):
@@ -131,10 +82,9 @@ class _CommandParser(_Parser):
     def complete(self) -> None:
         """Add the texts of the command and its arguments."""
         name = self.prog.rpartition(" ")[2]
-        texts = help_of(name)
-        self.description, self.epilog = texts.description, f"{_EXAMPLE}tokenloom {texts.example}"
-        if no := texts.exit_code_3:
-            self.epilog += f"\n\nexit code {NO}: {no[0].lower()}{no[1:]}"
+        self.description, texts = sections(function_of(name))[""], help_of(name)
+        self.epilog = f"example: tokenloom {texts.example}"
+        self.epilog += f"\n\nexit code {NO}: {texts.exit_code_3}" if texts.exit_code_3 else ""
         add_arguments(self, function_of(name))
 
     def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
@@ -173,23 +123,16 @@ def make_parser() -> argparse.ArgumentParser:
 
     The parsed arguments are `command`, `json`, `debug`, and those of the command.
     """
-    parser = _Parser(
-        prog="tokenloom", description="Raw text to versioned, checksummed, globally shuffled token shards."
-    )
-    no_value: Any = {"nargs": 0, "dest": argparse.SUPPRESS, "default": argparse.SUPPRESS}
-    parser.add_argument("--version", action=_ShowVersion, help="show the version and exit", **no_value)
-    parser.add_argument(
-        "--print-completion",
-        action=_PrintCompletion,
-        choices=_SHELLS,
-        dest=argparse.SUPPRESS,
-        default=argparse.SUPPRESS,
-        help="print a script that completes commands and options in this shell, and exit",
-    )
+    text = "Raw text to versioned, checksummed, globally shuffled token shards."
+    parser = _Parser(prog="tokenloom", description=text, allow_abbrev=False)
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version and exit")
+    completion = "print a script that completes commands and options in this shell, and exit"
+    parser.add_argument("--print-completion", action=_PrintCompletion, choices=_SHELLS, help=completion)
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
     shared.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_CommandParser)
+    commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_CommandParser)
     for name, command in COMMANDS.items():
-        commands.add_parser(name, parents=[shared], help=command.text)
+        options = {"help": command.text, "formatter_class": argparse.RawDescriptionHelpFormatter}
+        commands.add_parser(name, parents=[shared], allow_abbrev=False, **options)
     return parser
