@@ -224,7 +224,7 @@ _OF_THE_SYSTEM = {  # modules that read /proc or /sys, files of Python or of our
     "storage.stores.s3",
     "tasks.report.templates",
     "tasks.running.memory",
-    "tokenizers.fast.encoder",
+    "tokenizers.fast.tokenizer",
 }
 
 

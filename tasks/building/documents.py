@@ -37,12 +37,19 @@ from tokenloom.tasks.sources.base import PlaceOf, Rows
 from tokenloom.tokenizers import Tokenizer, load_job_tokenizer, load_once
 from tokenloom.tokenizers.base import text_bytes
 from tokenloom.tokenizers.fast.proofs import choose, installed_library
-from tokenloom.tokenizers.fast.tokenizer import NO_OVERLAP, FastTokenizer, Router, ending_if_hung, left_to_reference
+from tokenloom.tokenizers.fast.tokenizer import (
+    NO_OVERLAP,
+    FastEncoder,
+    FastTokenizer,
+    Router,
+    ending_if_hung,
+    left_to_reference,
+    make_encoder,
+)
 
 if TYPE_CHECKING:  # Jinja stays out of builds without conversations
     from tokenloom.chat.encoding import ChatEncoder
     from tokenloom.chat.spans import Rendered
-    from tokenloom.tokenizers.fast.encoder import FastEncoder
     from tokenloom.tokenizers.fast.probe import SliceJob
 
 PART_CHARS = 4_000_000  # rendered text in memory at a time: a template may write much
@@ -210,8 +217,6 @@ def encoding_tokenizer(build: Build) -> Tokenizer:
 
 @lru_cache(maxsize=2)
 def _fast_encoder(reference: Any) -> FastEncoder:  # a protocol can't say that it is hashable
-    from tokenloom.tokenizers.fast.encoder import make_encoder  # late: its package may be missing
-
     return make_encoder(reference)
 
 

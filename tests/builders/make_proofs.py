@@ -19,9 +19,9 @@ from typing import Any
 from tokenloom.process import num_cores
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.fast import Unproven
-from tokenloom.tokenizers.fast.encoder import NAME
 from tokenloom.tokenizers.fast.parts import parts_of
 from tokenloom.tokenizers.fast.probe import Pool, prove
+from tokenloom.tokenizers.fast.proofs import installed_library
 
 
 def main(definitions: Path, proofs: Path) -> int:
@@ -48,7 +48,7 @@ def _make(family: str, definition: Mapping[str, Any], path: Path, pool: Pool) ->
     reference = load()
     parts = parts_of(reference)
     proofs = json.loads(path.read_bytes()) if path.exists() else {}
-    made = {"key": parts.key, "library": NAME, "reference": reference.backend}
+    made = {"key": parts.key, "library": installed_library(), "reference": reference.backend}
     if any(made.items() <= proof.items() for proof in proofs.values()):
         return
     proofs[family] = made | {"odd": prove(reference, parts, load, pool).odd}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from tokenloom.tokenizers.base import ReferenceTokenizer, Tokenizer
-from tokenloom.tokenizers.fast.encoder import make_encoder
 from tokenloom.tokenizers.fast.parts import parts_of
 from tokenloom.tokenizers.fast.proofs import Proof, installed_library, keep_proof
-from tokenloom.tokenizers.fast.tokenizer import NO_OVERLAP, FastTokenizer, Router
+from tokenloom.tokenizers.fast.tokenizer import NO_OVERLAP, FastTokenizer, Router, make_encoder
 
 
 def trust(reference: ReferenceTokenizer) -> Proof:

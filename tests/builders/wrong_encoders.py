@@ -8,9 +8,8 @@ import signal
 import time
 from typing import NoReturn
 
-from tokenloom.tokenizers.fast import encoder as gigatoken
 from tokenloom.tokenizers.fast import tokenizer
-from tokenloom.tokenizers.fast.encoder import FastEncoder
+from tokenloom.tokenizers.fast.tokenizer import FastEncoder
 
 
 def crash(text: str) -> str:
@@ -40,7 +39,7 @@ def leak(text: str) -> str:
     """Return the text, in a process whose fast encoder takes more memory than the system gives."""
 
     def take(*_: object) -> bytearray:
-        limit = (gigatoken._resident_bytes() or 0) + 10**9
+        limit = (tokenizer._resident_bytes() or 0) + 10**9
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         return bytearray(10**12)
 

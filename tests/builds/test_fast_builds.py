@@ -23,9 +23,7 @@ from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.building.outcome import encoding_line
 from tokenloom.tasks.building.publish import BuildResult
 from tokenloom.tokenizers import load_tokenizer
-from tokenloom.tokenizers.fast import encoder as gigatoken
-from tokenloom.tokenizers.fast.encoder import make_encoder
-from tokenloom.tokenizers.fast.tokenizer import NO_OVERLAP
+from tokenloom.tokenizers.fast.tokenizer import NO_OVERLAP, make_encoder
 
 _NUM_TEXTS = 3000
 Change = Callable[[str, list[int]], list[int]]
@@ -113,7 +111,7 @@ def builds(tmp_path: Path) -> Builds:
 
 def break_encoder(monkeypatch: pytest.MonkeyPatch, builds: Builds, change: Change) -> None:
     wrong = changed(builds.encoder, change)
-    monkeypatch.setattr(gigatoken, "make_encoder", lambda tokenizer: wrong)
+    monkeypatch.setattr("tokenloom.tasks.building.documents.make_encoder", lambda tokenizer: wrong)
 
 
 def test_the_bytes_of_a_sentencepiece_model_do_not_depend_on_the_encoder(tmp_path: Path) -> None:
@@ -252,7 +250,7 @@ def test_a_false_proof_is_found_in_the_sample(false: str, tmp_path: Path, monkey
         merges = content["model"]["merges"]
         merges.remove(next(pair for pair in merges if "".join(pair) == "\u0120ipsum"))
     wrong = make_encoder(loaded(json.dumps(content).encode()))
-    monkeypatch.setattr(gigatoken, "make_encoder", lambda tokenizer: wrong)
+    monkeypatch.setattr("tokenloom.tasks.building.documents.make_encoder", lambda tokenizer: wrong)
     builds.assert_rejected("fast", "give different ids for ")
 
 

@@ -26,11 +26,10 @@ from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import ReferenceTokenizer as Reference
 from tokenloom.tokenizers.base import Tokenizer as AnyTokenizer
 from tokenloom.tokenizers.fast import Unproven
-from tokenloom.tokenizers.fast import encoder as gigatoken
-from tokenloom.tokenizers.fast.encoder import FastEncoder, make_encoder
+from tokenloom.tokenizers.fast import tokenizer as fast_tokenizer
 from tokenloom.tokenizers.fast.parts import check_tokenizer_json
 from tokenloom.tokenizers.fast.proofs import REFERENCE, Choice, choose
-from tokenloom.tokenizers.fast.tokenizer import NO_OVERLAP, FastTokenizer, Overlap, Router
+from tokenloom.tokenizers.fast.tokenizer import NO_OVERLAP, FastEncoder, FastTokenizer, Overlap, Router, make_encoder
 from tokenloom.tokenizers.patterns import GPT_4
 
 _UINT32 = np.dtype(np.uint32)
@@ -99,14 +98,14 @@ def ids_of(tokenizer: AnyTokenizer, texts: list[str]) -> tuple[list[int], list[i
 
 @pytest.mark.slow
 def test_gigatoken_gives_its_memory_back(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gigatoken, "_MAX_GROWTH", 50_000_000)
+    monkeypatch.setattr(fast_tokenizer, "_MAX_GROWTH", 50_000_000)
     encoder = make_encoder(reference)
     generator = np.random.default_rng(0)
-    start = peak = gigatoken._resident_bytes() or 0
+    start = peak = fast_tokenizer._resident_bytes() or 0
     for _ in range(count(20, 200)):
         words = base64.b64encode(generator.bytes(750_000)).decode()
         encoder.encode(pa.array([" ".join(words[i : i + 12] for i in range(0, len(words), 12))]), _UINT32)
-        peak = max(peak, gigatoken._resident_bytes() or 0)
+        peak = max(peak, fast_tokenizer._resident_bytes() or 0)
     assert peak - start < 150_000_000  # without it, 240 MB, or 2.4 GB in the full run
 
 

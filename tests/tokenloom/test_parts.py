@@ -21,11 +21,10 @@ from tests.tokenloom.test_sentencepiece_encoder import train as train_model
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import Tokenizer as Reference
 from tokenloom.tokenizers.fast import Unproven
-from tokenloom.tokenizers.fast.encoder import FastEncoder, mark_runs, restore_runs
-from tokenloom.tokenizers.fast.parts import MARKER, Parts, bare_content, parts_of, with_marker
+from tokenloom.tokenizers.fast.parts import Parts, bare_content, parts_of, with_marker
 from tokenloom.tokenizers.fast.probe import parts_with_byte_pairs, with_byte_pairs
-from tokenloom.tokenizers.fast.tokenizer import NO_OVERLAP, FastTokenizer, Router
-from tokenloom.tokenizers.patterns import DEEPSEEK_3, GPT_4, GPT_4O, QWEN_2, TEKKEN
+from tokenloom.tokenizers.fast.tokenizer import NO_OVERLAP, FastEncoder, FastTokenizer, Router, mark_runs, restore_runs
+from tokenloom.tokenizers.patterns import DEEPSEEK_3, GPT_4, GPT_4O, MARKER, QWEN_2, TEKKEN
 from tokenloom.tokenizers.sentencepiece_file import read_model
 
 RUNS = tuple(AddedToken(" " * length, normalized=True) for length in range(2, 9))

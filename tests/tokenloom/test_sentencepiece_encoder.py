@@ -20,8 +20,7 @@ from tests.tokenloom.tokenizer_conformance import TEXTS
 from tokenloom.errors import TokenizerError
 from tokenloom.tokenizers import ReferenceTokenizer, load_tokenizer
 from tokenloom.tokenizers.fast import Unproven
-from tokenloom.tokenizers.fast.encoder import make_encoder
-from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
+from tokenloom.tokenizers.fast.tokenizer import FastTokenizer, make_encoder
 from tokenloom.tokenizers.patterns import SPACE_MARK
 from tokenloom.tokenizers.sentencepiece_file import FILE
 

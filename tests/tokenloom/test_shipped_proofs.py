@@ -19,10 +19,9 @@ from tests.counts import count, full_only
 from tests.tokenloom.test_fast_encoders import ids_of
 from tests.tokenloom.tokenizer_conformance import real_texts
 from tokenloom.tokenizers import load_tokenizer
-from tokenloom.tokenizers.fast.encoder import make_encoder
 from tokenloom.tokenizers.fast.probe import PIECES, assigned
 from tokenloom.tokenizers.fast.proofs import SHIPPED, choose, shipped_proofs
-from tokenloom.tokenizers.fast.tokenizer import FastTokenizer, Router, left_to_reference
+from tokenloom.tokenizers.fast.tokenizer import FastTokenizer, Router, left_to_reference, make_encoder
 
 _ROOT = Path(__file__).parent.parent.parent
 _FILES = {

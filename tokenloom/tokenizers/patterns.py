@@ -31,6 +31,8 @@ DEEPSEEK_3 = (  # one after the other
 SPACE_MARK = "\u2581"
 SPACES_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK}
 
+MARKER = "\x85"  # replaces runs of spaces that are added tokens, see fast/parts.py
+
 # The (behavior, invert) of a Split that keep what its pattern matches. These patterns match all of a text, so that both
 # give the same.
 KEEPS_MATCHES = (("Isolated", False), ("Removed", True))

@@ -16,8 +16,8 @@ from tokenloom.wording import described_end, described_tokenizer, tokenizer_name
 
 if TYPE_CHECKING:
     from tokenloom.tokenizers import ReferenceTokenizer, Tokenizer
-    from tokenloom.tokenizers.fast.encoder import FastEncoder
     from tokenloom.tokenizers.fast.proofs import Choice
+    from tokenloom.tokenizers.fast.tokenizer import FastEncoder
 
 _FAST_BYTES, _REFERENCE_BYTES = 400_000, 100_000  # to measure with
 
@@ -49,7 +49,7 @@ def tokenizer(
     choice = _choose(reference, definition, out)
     encoder_speed = None
     if choice.proof:
-        from tokenloom.tokenizers.fast.encoder import make_encoder  # its package may be missing
+        from tokenloom.tokenizers.fast.tokenizer import make_encoder
 
         encoder_speed = _speed(make_encoder(reference), _FAST_BYTES)
     value = {

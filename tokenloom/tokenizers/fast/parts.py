@@ -11,7 +11,7 @@ gigatoken knows no pre-tokenizer that cuts off digits one by one (StarCoder 2, S
 so the ten digits become added tokens. A text with another character that counts as a digit goes to the reference, since
 a proof finds that it is cut differently.
 
-A marker replaces each run of spaces that is an added token (GPT-NeoX, OLMo), see encoder.mark_runs: gigatoken would
+A marker replaces each run of spaces that is an added token (GPT-NeoX, OLMo), see tokenizer.mark_runs: gigatoken would
 encode the parts between such tokens one by one, which takes three times as long for source code. The ids are the same.
 GPT-2's pattern ends a word where the text ends, or before the last of several characters of white space
 (`\\s+(?!\\S)`), which is the marker. Where the marker shares a word with its neighbours, nothing is merged across it,
@@ -43,6 +43,7 @@ from tokenloom.tokenizers.patterns import (
     GPT_4,
     GPT_4O,
     KEEPS_MATCHES,
+    MARKER,
     QWEN_2,
     SPACE_MARK,
     SPACES_TO_MARKS,
@@ -64,7 +65,7 @@ _NAMES = {  # gigatoken's names for the patterns of ranks
     TEKKEN: "nemotron",
 }
 _PATTERNS = ((GPT_2,), (GPT_4,), (QWEN_2,), (GPT_4O,), (TEKKEN,), DEEPSEEK_3)
-MARKER = "\x85"  # replaces runs of spaces
+
 _MARKER_LETTERS = "".join(LETTERS[byte] for byte in MARKER.encode())
 _PREPEND = {"type": "Prepend", "prepend": SPACE_MARK}
 _NO_SPLIT = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}

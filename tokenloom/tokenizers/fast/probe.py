@@ -41,12 +41,11 @@ from tokenloom.errors import TokenizerError
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import Tokenizer, library_errors
 from tokenloom.tokenizers.fast import Unproven
-from tokenloom.tokenizers.fast.encoder import NAME, FastEncoder
-from tokenloom.tokenizers.fast.parts import MARKER, Parts, is_white_space, parts_of, ranges_of
-from tokenloom.tokenizers.fast.proofs import Proof
-from tokenloom.tokenizers.fast.tokenizer import Router, differing, left_to_reference
+from tokenloom.tokenizers.fast.parts import Parts, is_white_space, parts_of, ranges_of
+from tokenloom.tokenizers.fast.proofs import Proof, installed_library
+from tokenloom.tokenizers.fast.tokenizer import FastEncoder, Router, differing, left_to_reference
 from tokenloom.tokenizers.huggingface_json import FILE
-from tokenloom.tokenizers.patterns import SPACE_MARK
+from tokenloom.tokenizers.patterns import MARKER, SPACE_MARK
 from tokenloom.tokenizers.sentencepiece_file import as_text
 from tokenloom.tokenizers.tiktoken_bpe import TiktokenTokenizer
 from tokenloom.tokenizers.tiktoken_files import LETTERS, bytes_of_letters, ranks_file
@@ -105,7 +104,7 @@ def prove(reference: Tokenizer, parts: Parts, load: Callable[[], Tokenizer], poo
     """
     jobs = [SliceJob(load, parts.key, index) for index in range(NUM_SLICES)]
     odd = ranges_of(sorted(_odd_code_points(pool(compare_slice, jobs))))
-    return Proof(parts.key, NAME, reference.backend, tuple(odd))
+    return Proof(parts.key, str(installed_library()), reference.backend, tuple(odd))
 
 
 def compare_slice(job: SliceJob) -> list[tuple[str, str]]:
