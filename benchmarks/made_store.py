@@ -14,7 +14,7 @@ from tokenloom.storage.formats.records import sign
 from tokenloom.storage.formats.shard import ShardHeader
 from tokenloom.storage.formats.shard_writer import ShardWriter
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.storage.versions.tags import move
+from tokenloom.storage.versions.tag_moves import move
 
 VOCAB = 50_257
 _VERSION = "5a" * 8

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tokenloom.errors import StoreError
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions.tags import now, user
+from tokenloom.storage.versions.tag_moves import now, user
 from tokenloom.storage.work.records import find_work_records, write_work_record
 
 PLANS = "work/plans"

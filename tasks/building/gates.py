@@ -23,7 +23,7 @@ from tokenloom.storage.formats.statistics import ChatCounts, added
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.build_record import GateResult
 from tokenloom.storage.versions.published import is_published
-from tokenloom.storage.versions.tags import version_before
+from tokenloom.storage.versions.tag_moves import version_before
 from tokenloom.tasks.building.version_facts import VersionFacts, facts_of, sum_by_class
 from tokenloom.wording import counted
 

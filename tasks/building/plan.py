@@ -15,7 +15,7 @@ from tokenloom.chat.conversation import ChatDefinition
 from tokenloom.storage.formats.manifest import TokenizerEntry, given_options, version_name
 from tokenloom.storage.formats.records import sha256_of
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions import tags
+from tokenloom.storage.versions import tag_moves, tags
 from tokenloom.storage.versions.published import is_published
 from tokenloom.storage.versions.references import dataset_store
 from tokenloom.storage.work.records import PartitionRecord, find_partition_records
@@ -184,7 +184,7 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
         excluded=excluded,
         published=is_published(store, version),
         tag=tag,
-        seen_tag_number=tags.newest_number(store, tag),
+        seen_tag_number=tag_moves.newest_number(store, tag),
         reference=tokenizer,
         eot_of_config="eot" in pinned,
         inputs=inputs,

@@ -25,7 +25,7 @@ from tokenloom.storage.formats.manifest import (
 )
 from tokenloom.storage.formats.records import canonical_json, sign
 from tokenloom.storage.formats.statistics import DocumentStatistics, added
-from tokenloom.storage.versions import tags
+from tokenloom.storage.versions import tag_moves
 from tokenloom.storage.versions.build_record import BuildRecord, GateResult
 from tokenloom.storage.versions.published import (
     TOKENIZER,
@@ -235,13 +235,13 @@ def _build_record(
         statistics=statistics,
         encoded=assignment.encoded,
         gates=[],
-        at=tags.now(),
-        by=tags.user(),
+        at=tag_moves.now(),
+        by=tag_moves.user(),
     )
 
 
 def finish_build(plan: BuildPlan, start: float, facts: VersionFacts | None = None) -> BuildResult:
-    """Move the plan's tag to the version if the rules allow it (tags.move_by_build); return the result of the build.
+    """Move the plan's tag to the version if the rules allow it (see move_by_build); return the result of the build.
 
     A version that another build published must pass the gates of this one too, by its recorded figures.
 
@@ -265,13 +265,13 @@ def finish_build(plan: BuildPlan, start: float, facts: VersionFacts | None = Non
         facts.to_json()  # a damaged file fails the build before its tag moves
     else:
         gates = facts.recorded_gates
-    tag_note = tags.move_by_build(store, plan.tag, version, plan.seen_tag_number)
+    tag_note = tag_moves.move_by_build(store, plan.tag, version, plan.seen_tag_number)
     refuse_deleted(store, version)
     return BuildResult(
         facts=facts,
         published=is_new,
         tag=plan.tag,
-        tag_moved=tags.newest_number(store, plan.tag) != plan.seen_tag_number and tag_note is None,
+        tag_moved=tag_moves.newest_number(store, plan.tag) != plan.seen_tag_number and tag_note is None,
         tag_note=tag_note,
         gates=gates,
         num_partitions=None if plan.published else len(plan.partitions),

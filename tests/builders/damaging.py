@@ -21,7 +21,7 @@ from tests.tokenloom.test_huggingface_tokenizer import train_bpe
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.storage.versions import tags
+from tokenloom.storage.versions import tag_moves
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ def make_version(folder: Path) -> Made:
     )
     made = Made(spec, build(spec).version)
     for number in (1, 2):
-        tags.move(made.store, "latest", made.version, number, "set by hand")
-        tags.move(made.store, "prod", made.version, number - 1, "chosen")
+        tag_moves.move(made.store, "latest", made.version, number, "set by hand")
+        tag_moves.move(made.store, "prod", made.version, number - 1, "chosen")
     return made
 
 

@@ -14,7 +14,7 @@ from tokenloom.errors import FormatError, StoreError, VersionDeleted
 from tokenloom.storage.formats.manifest import MANIFEST, read_manifest
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.verification import is_as_listed
-from tokenloom.storage.versions import published, tags
+from tokenloom.storage.versions import published, tag_moves, tags
 from tokenloom.storage.versions.published import check_lengths, is_published, load_manifest, missing_file, version_path
 from tokenloom.storage.work.plans import building
 from tokenloom.storage.work.records import ShardRecord, find_work_records, shard_record_path
@@ -152,7 +152,7 @@ def read_shards(store: Store, version: str) -> None:
 def move_tag(store: Store, tag: str, version: str) -> None:
     """Name a version that exists, as a person does."""
     manifest = load_manifest(store, version)
-    tags.move_by_hand(store, tag, manifest, tags.newest(store, tag), "tag")
+    tag_moves.move_by_hand(store, tag, manifest, tags.newest(store, tag), "tag")
 
 
 def build_again(store: Store, files: dict[str, bytes]) -> None:
@@ -168,7 +168,7 @@ def build_again(store: Store, files: dict[str, bytes]) -> None:
             with suppress(FileExistsError):  # another build published it
                 store.create(path, data)
     check_lengths(store, load_manifest(store, manifest.version))
-    if tags.move_by_build(store, "built", manifest.version, tags.newest_number(store, "built")) is None:
+    if tag_moves.move_by_build(store, "built", manifest.version, tag_moves.newest_number(store, "built")) is None:
         published.refuse_deleted(store, manifest.version)
 
 

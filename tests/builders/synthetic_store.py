@@ -178,7 +178,7 @@ def _write_sparse(path: Path, index: int, num_tokens: int, offsets: NDArray[Any]
 def publish(folder: Path, version: str, splits: dict[str, list[dict[str, Any]]], vocab_size: int) -> str:
     """Write the manifest of shards and the tag `latest`; return the reference of the dataset."""
     from tokenloom.storage.stores.local import LocalStore
-    from tokenloom.storage.versions.tags import move, newest_number
+    from tokenloom.storage.versions.tag_moves import move, newest_number
 
     manifest = {
         "format_version": 1,

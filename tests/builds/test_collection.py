@@ -28,7 +28,7 @@ from tokenloom.errors import StoreError, VersionDeleted
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.storage.versions import tags
+from tokenloom.storage.versions import tag_moves
 from tokenloom.tasks.retention import DAY, Policy, collect
 
 _ROOT = Path(__file__).parents[2]
@@ -95,7 +95,7 @@ def test_a_training_whose_untagged_version_is_deleted_ends_and_says_what_to_do(t
 
 def test_a_tag_keeps_a_version_and_ends_the_warning(tmp_path: Path, built: Built) -> None:
     store, older, _ = copy_of(built, tmp_path / "store")
-    tags.move(store, "run-7", older, 0, "tag")
+    tag_moves.move(store, "run-7", older, 0, "tag")
     aged(store)
     whole = TokenDataset(f"{store.root}@{older}", seq_len=16, max_open_shards=1)
     assert collect_all(store).deleted == []

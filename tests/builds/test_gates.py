@@ -15,7 +15,7 @@ from tokenloom.cli.main import main
 from tokenloom.errors import GateFailed
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.storage.versions import tags
+from tokenloom.storage.versions import tag_moves, tags
 from tokenloom.storage.versions.published import published_versions
 from tokenloom.tasks.building.gates import evaluate_gates
 from tokenloom.tasks.building.version_facts import facts_of
@@ -146,7 +146,7 @@ def test_a_published_version_is_checked_by_its_recorded_figures_and_no_tag_moves
 def test_each_gate_finds_the_same_in_a_version_that_exists_as_before_its_publication(folder: Path) -> None:
     store, (old,) = store_of(folder), published_versions(store_of(folder))
     new = build(spec_of(folder, "after", **{name: inside for name, (inside, _) in EDGES.items()}))
-    tags.move(store, "latest", old, 2, "back")
+    tag_moves.move(store, "latest", old, 2, "back")
     facts = facts_of(store, new.version)
     for strict in (False, True):
         limits = {name: edges[strict] for name, edges in EDGES.items()}

@@ -29,7 +29,7 @@ from tokenloom.reader.mixture import Mixture
 from tokenloom.reader.streams import stream as stream_module
 from tokenloom.reader.streams.order import Order
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.storage.versions.tags import move, newest_number
+from tokenloom.storage.versions.tag_moves import move, newest_number
 
 _ROOT = Path(__file__).parent.parent.parent
 

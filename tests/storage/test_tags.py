@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.storage.versions import tags
+from tokenloom.storage.versions import tag_moves, tags
 
 A, B, C = "a" * 16, "b" * 16, "c" * 16
 
@@ -24,7 +24,7 @@ def store(tmp_path: Path) -> LocalStore:
 def history(store: LocalStore, *moves: tuple[str, str]) -> int:
     """Move `latest` by (version, reason); return the number of its newest entry."""
     for number, (version, reason) in enumerate(moves):
-        tags.move(store, "latest", version, number, reason)
+        tag_moves.move(store, "latest", version, number, reason)
     return len(moves)
 
 
@@ -34,11 +34,11 @@ def named(store: LocalStore) -> str | None:
 
 
 def test_the_entry_with_the_highest_number_counts_and_other_names_are_ignored(store: LocalStore) -> None:
-    assert (named(store), tags.newest_number(store, "latest"), tags.log(store, "latest")) == (None, 0, [])
+    assert (named(store), tag_moves.newest_number(store, "latest"), tags.log(store, "latest")) == (None, 0, [])
     history(store, *[(A if i % 2 else B, "tag") for i in range(12)])
     for name in ("00000099.json.tmp", "99.json", "notes.txt"):
         store.replace(f"tags/latest/{name}", b"")
-    assert (named(store), tags.newest_number(store, "latest")) == (A, 12)
+    assert (named(store), tag_moves.newest_number(store, "latest")) == (A, 12)
     assert [entry.number for entry in tags.log(store, "latest")] == list(range(1, 13))
 
 
@@ -63,13 +63,13 @@ def test_a_build_moves_a_tag_unless_that_undoes_a_newer_move(
     # An upper-case letter is a build of that version, a lower-case one a move by hand.
     history(store, *[(move.lower() * 16, "build" if move.isupper() else "rollback") for move in moves])
     before, name = named(store), version.lower() * 16
-    note = tags.move_by_build(store, "latest", name, seen)
+    note = tag_moves.move_by_build(store, "latest", name, seen)
     if why_not is not None:
         assert why_not in str(note)
-        assert (named(store), tags.newest_number(store, "latest")) == (before, len(moves))
+        assert (named(store), tag_moves.newest_number(store, "latest")) == (before, len(moves))
         return
     assert (note, named(store)) == (None, name)
-    assert tags.newest_number(store, "latest") == len(moves) + (before != name)
+    assert tag_moves.newest_number(store, "latest") == len(moves) + (before != name)
     assert before == name or tags.log(store, "latest")[-1].reason == tags.BUILD_REASON
 
 
@@ -79,11 +79,11 @@ def test_a_build_that_loses_the_race_reports_it(store: LocalStore, monkeypatch: 
 
     def create_late(self: LocalStore, path: str, data: bytes) -> None:
         monkeypatch.setattr(LocalStore, "create", create)
-        tags.move(self, "latest", B, seen, "tag")
+        tag_moves.move(self, "latest", B, seen, "tag")
         create(self, path, data)
 
     monkeypatch.setattr(LocalStore, "create", create_late)
-    note = tags.move_by_build(store, "latest", C, seen)
+    note = tag_moves.move_by_build(store, "latest", C, seen)
     assert note is not None
     assert "same moment" in note
     assert named(store) == B
@@ -95,9 +95,9 @@ def test_damaged_entry_is_named_and_stops_the_next_move(store: LocalStore) -> No
     with pytest.raises(FormatError, match=r"00000001\.json"):
         tags.newest(store, "latest")
     with pytest.raises(FormatError):
-        tags.move(store, "latest", B, 1, "tag")
+        tag_moves.move(store, "latest", B, 1, "tag")
     with pytest.raises(FormatError):
-        tags.move_by_build(store, "latest", B, 1)
+        tag_moves.move_by_build(store, "latest", B, 1)
     assert store.names("tags/latest") == ["00000001.json"]
 
 
@@ -142,7 +142,7 @@ def test_a_copy_under_another_number_is_refused_and_named(store: LocalStore, num
 )
 def test_a_move_by_hand_goes_back_in_the_history_and_a_build_adds_to_it(moves: list[str], expected: str | None) -> None:
     # An upper-case letter is a build of that version, a lower-case one a move by hand.
-    assert tags.version_before(entries_of(moves)) == (expected and expected.lower())
+    assert tag_moves.version_before(entries_of(moves)) == (expected and expected.lower())
 
 
 def entries_of(moves: Sequence[str]) -> list[tags.TagEntry]:
@@ -155,9 +155,9 @@ def entries_of(moves: Sequence[str]) -> list[tags.TagEntry]:
 @given(st.lists(st.sampled_from("ABCDabcd"), min_size=1, max_size=12))
 def test_rollbacks_in_a_row_end_and_never_stay(moves: list[str]) -> None:
     for _ in range(len(moves)):
-        before = tags.version_before(entries_of(moves))
+        before = tag_moves.version_before(entries_of(moves))
         if before is None:
             return
         assert before != moves[-1].lower()
         moves = [*moves, before]
-    assert tags.version_before(entries_of(moves)) is None
+    assert tag_moves.version_before(entries_of(moves)) is None

@@ -19,7 +19,7 @@ from tokenloom.errors import FormatError, SpecError, StoreError
 from tokenloom.storage.formats.manifest import read_manifest
 from tokenloom.storage.formats.records import sign
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.storage.versions import tags
+from tokenloom.storage.versions import tag_moves
 from tokenloom.storage.versions.build_record import VersionSpec, version_spec
 from tokenloom.storage.versions.published import (
     is_published,
@@ -100,7 +100,7 @@ def publish(store: Path, dataset: str, version: str, *names: str, **fields: Any)
     value = empty_manifest(dataset, version) | fields
     folder.create(version_path(version, "manifest.json"), sign(value))
     for name in names:
-        tags.move(folder, name, version, tags.newest_number(folder, name), "tag")
+        tag_moves.move(folder, name, version, tag_moves.newest_number(folder, name), "tag")
 
 
 def test_tag_and_version_name_the_same_manifest(tmp_path: Path) -> None:

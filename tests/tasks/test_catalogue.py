@@ -15,7 +15,7 @@ from tests.builders.synthetic_store import random_documents, write_store
 from tokenloom.cli.main import main
 from tokenloom.storage.formats.manifest import BUILD
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.storage.versions import tags
+from tokenloom.storage.versions import tag_moves, tags
 from tokenloom.storage.versions.published import version_path
 from tokenloom.tasks.report import catalogue
 from tokenloom.tasks.report.catalogue import try_to_write_catalogue, write_catalogue
@@ -45,7 +45,7 @@ def test_publications_moves_and_gc_keep_the_catalogue_up_to_date(
     documents, tokens = (sum(split[key] for split in new.splits.values()) for key in ("documents", "tokens"))
     assert rows[new.version][2:4] == [f"{documents:,}", f"{tokens:,}"]
     assert [rows[version][5] for version in (old.version, new.version)] == ["", "latest"]
-    assert rows[new.version][6:] == [tags.user(), "none set"]
+    assert rows[new.version][6:] == [tag_moves.user(), "none set"]
     links = [link.get("href") for link in _tree(store).iter(f"{_XHTML}a")]
     assert sorted(links) == sorted(f"data/reports/{version}.html" for version in rows)
     assert all((store / link).is_file() for link in links)
@@ -114,7 +114,7 @@ def test_a_catalogue_of_many_versions_lists_those_of_the_last_moves(
         write_store(tmp_path, [random_documents(100, 10, seed)], vocab_size=seed + 300)
     store = LocalStore(tmp_path / "data")
     versions = [entry.version for entry in tags.log(store, "latest")]
-    tags.move(store, "oldest", versions[0], 0, "kept")
+    tag_moves.move(store, "oldest", versions[0], 0, "kept")
     monkeypatch.setattr(catalogue, "_MAX_VERSIONS", 3)
     read_all = LocalStore.read_all
     read: list[str] = []

@@ -31,7 +31,7 @@ from tokenloom.storage.formats.statistics import (
     length_bins,
 )
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.storage.versions import tags
+from tokenloom.storage.versions import tag_moves
 from tokenloom.storage.versions.build_record import GateResult
 from tokenloom.storage.versions.published import load_manifest, version_path
 from tokenloom.tasks.building.publish import BuildResult
@@ -194,8 +194,8 @@ def test_a_version_replaced_the_one_that_its_tag_named_when_it_was_published(tmp
     _, store, old = _published(spec)
     write_jsonl(folder / "b.jsonl", ["second"])
     _, _, new = _published(spec)
-    tags.move(store, "latest", old.version, 2, "the second is wrong")
-    tags.move(store, "best", old.version, 0, "by hand")
+    tag_moves.move(store, "latest", old.version, 2, "the second is wrong")
+    tag_moves.move(store, "best", old.version, 0, "by hand")
     assert collect_figures(store, old).tags == ["best", "latest"]
     assert [collect_figures(store, each).replaced for each in (old, new)] == [None, old.version]
     shown = {name.split()[1]: tokens for name, tokens in collect_figures(store, new).history.items()}

@@ -11,7 +11,7 @@ from tests.builders.retention_actors import OLD_DAYS, RUTHLESS, built_files, col
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions import tags
+from tokenloom.storage.versions import tag_moves, tags
 from tokenloom.storage.work.plans import building
 from tokenloom.tasks.retention import DAY, Policy, collect, measure
 
@@ -125,7 +125,7 @@ def test_a_version_that_is_tagged_just_before_its_manifest_is_deleted_stays(
 
     def tag_then_remove(path: str) -> None:
         if path.endswith("manifest.json"):
-            tags.move(store, "prod", other, 0, "tag")
+            tag_moves.move(store, "prod", other, 0, "tag")
         remove(path)
 
     monkeypatch.setattr(store, "remove", tag_then_remove)

@@ -11,7 +11,7 @@ from tests.builders import retention_actors
 from tests.builders.retention_actors import Lost, Scenario, built_files
 from tests.counts import SUMMARY, count
 from tokenloom.storage.stores.store import Store
-from tokenloom.storage.versions import published, tags
+from tokenloom.storage.versions import published, tag_moves
 from tokenloom.storage.work import plans
 from tokenloom.tasks import retention
 
@@ -49,7 +49,7 @@ def collect_without_a_second_look(patch: pytest.MonkeyPatch) -> None:
 
 def tag_without_a_second_look(patch: pytest.MonkeyPatch) -> None:
     """A mover does not read the manifest again after it tagged."""
-    patch.setattr(tags, "refuse_deleted", lambda *_: None)
+    patch.setattr(tag_moves, "refuse_deleted", lambda *_: None)
 
 
 def build_without_a_plan(patch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ import pytest
 from tests.builders.datasets import build, local_store, make_spec, write_jsonl
 from tests.tokenloom.test_diff_command import hashes
 from tokenloom.cli.main import main
-from tokenloom.storage.versions import tags
+from tokenloom.storage.versions import tag_moves
 
 _TEXT = "\x1b]0;owned\x07\x1b[31m\x9b31m\u202e|<b>\t\nforged row\r"
 _NUMBERS = (10**30, -1, float("nan"))
@@ -44,7 +44,7 @@ class Planted:
         self.root = store.root
         store.remove_files(list(store.files_below("tags")))
         for number, version in enumerate(self.versions[:2]):
-            tags.move(store, "prod", version, number, "tag")
+            tag_moves.move(store, "prod", version, number, "tag")
 
     def files(self) -> list[Path]:
         """Return the JSON files that commands read, of one version."""

@@ -12,7 +12,7 @@ from tests.builders.datasets import build, local_store, make_spec, write_jsonl
 from tokenloom.cli.main import main
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.storage.versions import tags
+from tokenloom.storage.versions import tag_moves, tags
 
 
 class Project:
@@ -187,7 +187,7 @@ def test_the_log_shows_every_move_newest_first(project: Project) -> None:
 
 
 def test_ls_says_when_and_by_whom_each_version_was_published(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tags, "user", lambda: "ada")
+    monkeypatch.setattr(tag_moves, "user", lambda: "ada")
     first, second = project.build(), project.build()
     project.json("tag", f"{project.dataset}@{first}", "prod", "--reason", "run 12")
     unknown = project.build(0, seed=2)

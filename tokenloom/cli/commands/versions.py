@@ -11,7 +11,7 @@ from tokenloom.cli.output import Output, Result
 from tokenloom.errors import FormatError, SpecError, StoreError
 from tokenloom.storage.formats.manifest import NAME_PATTERN, Manifest
 from tokenloom.storage.stores import Store, open_store
-from tokenloom.storage.versions import tags
+from tokenloom.storage.versions import tag_moves, tags
 from tokenloom.storage.versions.published import is_dataset, is_published, load_manifest
 from tokenloom.storage.versions.references import (
     Reference,
@@ -52,10 +52,10 @@ def tag(
     Example:
         tag store/news@6f6e75a47b3e9a29 good --reason 'run 12 uses it'
     """
-    tags.check_tag(tag)
+    tag_moves.check_tag(tag)
     store, manifest = resolve(parse_reference(reference))
     before = tags.newest(store, tag)
-    entry = tags.move_by_hand(store, tag, manifest, before, reason, allow_tryout=allow_tryout)
+    entry = tag_moves.move_by_hand(store, tag, manifest, before, reason, allow_tryout=allow_tryout)
     return _moved(out, store, tag, before, entry)
 
 
@@ -82,7 +82,7 @@ def rollback(
         raise StoreError(why_missing(store, reference))
     before = entries[-1]
     manifest = resolve(reference._replace(name=to))[1] if to else _earlier(store, reference, entries)
-    entry = tags.move_by_hand(store, tag, manifest, before, reason, allow_tryout=allow_tryout)
+    entry = tag_moves.move_by_hand(store, tag, manifest, before, reason, allow_tryout=allow_tryout)
     result = _moved(out, store, tag, before, entry)
     if entry != before:
         if tag == tags.LATEST:
@@ -116,7 +116,7 @@ def log(dataset: Dataset, *, tag: Tag = "latest", out: Output) -> Result:
 
 def _tag_of(dataset: str, tag: str) -> tuple[Store, Reference]:
     """Find the store of STORE/DATASET and the reference of its tag; raise SpecError if `dataset` has a tag too."""
-    tags.check_tag(tag)
+    tag_moves.check_tag(tag)
     if names_version(dataset):
         raise SpecError(f"{dataset}: name the dataset without @; --tag names the tag")
     reference = parse_reference(f"{dataset.rstrip('/')}@{tag}")
@@ -124,7 +124,7 @@ def _tag_of(dataset: str, tag: str) -> tuple[Store, Reference]:
 
 
 def _earlier(store: Store, reference: Reference, entries: list[tags.TagEntry]) -> Manifest:
-    version = tags.version_before(entries)
+    version = tag_moves.version_before(entries)
     if version is None or not is_published(store, version):
         gone = f"it named {version} before, which is no longer published"
         why = gone if version else "there is no earlier version to go back to"
