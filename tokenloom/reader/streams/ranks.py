@@ -14,11 +14,11 @@ import json
 import logging
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
@@ -36,7 +36,6 @@ _DATA_DIMS = (("dp",), ("batch",), ("dp_replicate", "dp_shard"), ("replicate", "
 _EVERY_DATA_DIM = {name for known in _DATA_DIMS for name in known}
 _MODEL_DIMS = {"cp", "ep", "pp", "sp", "tp"}
 _WITH_CONTEXT = {"dp_cp", "dp_shard_cp", "fsdp", "loss", "loss_mesh"}  # names of data and context parallelism together
-_LONGEST_PAUSE = 0.25  # seconds
 _SWITCH = "compare_ranks=None turns this comparison off"
 
 
@@ -214,7 +213,7 @@ def compare_ranks(ranks: DataRank, describe: Callable[[], tuple[str, str]], seco
     try:
         number = store.add(f"comparisons of rank {rank}", 1)  # comparison k of a rank is with those k of the others
         store = distributed.PrefixStore(str(number), store)
-        Comparison(store, rank, distributed.get_world_size(), ranks).run(*describe(), seconds)
+        compare_in_store(store, rank, distributed.get_world_size(), ranks, describe(), seconds)
     except distributed.DistError as error:
         raise TokenloomError(
             "the store of the process group does not answer while ranks compare what they read: the process that "
@@ -222,97 +221,57 @@ def compare_ranks(ranks: DataRank, describe: Callable[[], tuple[str, str]], seco
         ) from error
 
 
-class Comparison:
-    """One comparison of rank `group_rank` of `group_size` in a store that all ranks share, empty at first."""
+def compare_in_store(
+    store: Store, group_rank: int, group_size: int, ranks: DataRank, reads: tuple[str, str], seconds: float
+) -> None:
+    """Compare rank `group_rank` of `group_size` with the others in a store that all share, empty at first.
 
-    def __init__(self, store: Store, group_rank: int, group_size: int, ranks: DataRank) -> None:
-        self._store, self._group_rank, self._group_size, self._ranks = store, group_rank, group_size, ranks
+    Each rank leaves what it reads for those that come later, and compares with the first of all, and the first of its
+    data rank. `reads` and errors as compare_ranks.
+    """
+    own, most = ranks.rank, group_size // ranks.world_size
+    came = [f"data rank {number} came" for number in range(ranks.world_size)]
+    summary = f"{reads[0]}, data ranks: {ranks.world_size}"
+    reads_text = f"rank {group_rank} reads {reads[1]}: {summary}"
+    mine = json.dumps([group_rank, reads_text, summary, ranks.peers])
 
-    def run(self, summary: str, place: str, seconds: float) -> None:
-        """Compare what this rank reads, and wait for the others."""
-        self._compare_streams(f"{summary}, data ranks: {self._ranks.world_size}", place)
-        self._compare_rows()
-        self._wait(seconds)
+    def fail(message: str) -> NoReturn:
+        store.set("difference", f"{message} ({_SWITCH})")
+        for key in came:  # ends the wait of the others
+            store.set(key, "")
+        raise TokenloomError(f"{message} ({_SWITCH})")
 
-    def _fail(self, message: str) -> None:
-        """Raise TokenloomError, here and in the ranks that wait."""
-        self._store.set("difference", f"{message} ({_SWITCH})")
-        self._wait(0)
-
-    def _compare_streams(self, summary: str, place: str) -> None:
-        """Compare with the rank that came first."""
-        mine = f"rank {self._group_rank} reads {place}: {summary}"
-        if self._store.add("first", 1) == 1:
-            self._store.set("first summary", summary)
-            self._store.set("first text", mine)
-        elif self._store.get("first summary").decode() != summary:
-            other = self._store.get("first text").decode()
-            self._fail(
-                f"ranks would read different streams: {'; '.join(sorted([mine, other]))}. Pass the same state and the "
-                "same arguments to all of them, take the first batches of several loaders in the same order on all "
-                "ranks, and name the version by its 16 digits, because a tag may move"
-            )
-
-    def _compare_rows(self) -> None:
-        """Compare with the ranks that read the same rows; only then does this rank count as present."""
-        own, most = self._ranks.rank, self._group_size // self._ranks.world_size
-        count = self._store.add(f"ranks of {own}", 1)
-        self._store.set(f"rank {count} of {own}", str(self._group_rank))
-        self._check_mesh(own, most)
-        if count > most:
-            self._fail(
-                f"{ranks_text(self._ranks_of(own))} would read the rows of data rank {own}, but with "
-                f"{self._ranks.world_size} data ranks, each has {most} of the {self._group_size} ranks: pass the mesh, "
-                "or its own data rank to each process"
-            )
-        if count == 1:
-            self._store.add("data ranks", 1)
-
-    def _check_mesh(self, own: int, most: int) -> None:
-        """Compare with the first rank of the data rank that has a mesh; it checks those that came before it."""
-        key = f"mesh of {own}"
-        if len(self._ranks.peers) == most and self._store.add(f"meshes of {own}", 1) == 1:
-            self._store.set(key, json.dumps(self._ranks.peers))
-            peers, unchecked = list(self._ranks.peers), self._ranks_of(own)
-        elif self._store.check([key]):
-            peers, unchecked = json.loads(self._store.get(key)), [self._group_rank]
-        else:
-            return
-        if wrong := sorted({*unchecked} - {*peers}):
-            self._fail(
-                f"{ranks_text(wrong)} would read the rows of data rank {own}, which the mesh of other ranks gives to "
+    _, its_text, its_summary, _ = json.loads(store.compare_set("first", "", mine))
+    if its_summary != summary:
+        fail(
+            f"ranks would read different streams: {'; '.join(sorted([reads_text, its_text]))}. Pass the same state and "
+            "the same arguments to all of them, take the first batches of several loaders in the same order on all "
+            "ranks, and name the version by its 16 digits, because a tag may move"
+        )
+    peer, _, _, its_peers = json.loads(store.compare_set(f"first of {own}", "", mine))
+    for rank, peers in ((group_rank, its_peers), (peer, ranks.peers)):
+        if len(peers) == most and rank not in peers:
+            fail(
+                f"rank {rank} would read the rows of data rank {own}, which the mesh of other ranks gives to "
                 f"{ranks_text(peers)}: pass the same mesh to the loaders of all ranks"
             )
-
-    def _ranks_of(self, data_rank: int) -> list[int]:
-        """List the ranks of the process group that have come for the rows of a data rank, ascending."""
-        count = self._store.add(f"ranks of {data_rank}", 0)
-        return sorted(int(self._store.get(f"rank {number} of {data_rank}")) for number in range(1, count + 1))
-
-    def _wait(self, seconds: float) -> None:
-        """Wait until each data rank has a loader; raise TokenloomError at a difference, or if one has none."""
-        end, pause = time.monotonic() + seconds, 0.001
-        while True:
-            num_data_ranks = self._store.add("data ranks", 0)
-            if self._store.check(["difference"]):
-                raise TokenloomError(self._store.get("difference").decode())
-            if num_data_ranks == self._ranks.world_size:
-                return
-            if time.monotonic() > end:
-                raise TokenloomError(self._describe_missing(seconds))
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-
-    def _describe_missing(self, seconds: float) -> str:
-        world_size = self._ranks.world_size
-        found = [self._ranks_of(data_rank) for data_rank in range(world_size)]
-        missing = [data_rank for data_rank in range(world_size) if not found[data_rank]]
-        absent = sorted({*range(self._group_size)}.difference(*found))
-        return (
-            f"no loader of data {ranks_text(missing)}, of {world_size}, asks for its first batch within {seconds:g} s. "
-            f"Of the process group, {ranks_text(absent)} did not come: they may have failed, or read fewer loaders; a "
-            f"longer limit is compare_ranks=seconds, and {_SWITCH}"
+    if store.add(f"loaders of {own}", 1) > most:
+        fail(
+            f"{ranks_text(sorted([peer, group_rank]))} would read the rows of data rank {own}, but with "
+            f"{ranks.world_size} data ranks, each has {most} of the {group_size} ranks: pass the mesh, or its own data "
+            "rank to each process"
         )
+    store.set(came[own], "")
+    try:
+        store.wait(came, timedelta(seconds=seconds))
+    except RuntimeError as error:
+        missing = [number for number, key in enumerate(came) if not store.check([key])]
+        raise TokenloomError(
+            f"no loader of data {ranks_text(missing)}, of {ranks.world_size}, asks for its first batch within "
+            f"{seconds:g} s: it may have failed; a longer limit is compare_ranks=seconds, and {_SWITCH}"
+        ) from error
+    if store.check(["difference"]):
+        raise TokenloomError(store.get("difference").decode())
 
 
 class Steps:
