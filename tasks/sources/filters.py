@@ -8,14 +8,14 @@ all other columns it is compared exactly.
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
-from functools import lru_cache, partial, reduce
+from functools import lru_cache, reduce
 from math import ceil, floor, isfinite
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,14 +24,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tokenloom.errors import InputError, message_of
-from tokenloom.spec.syntax import COMPARE, Comparison, Filter, Junction, Members, Scalar, comparisons_of, holds
+from tokenloom.spec.syntax import COMPARE, Comparison, Filter, Junction, Members, Scalar
 from tokenloom.tasks.sources.base import BadValue
 from tokenloom.tasks.sources.values import field_type, json_type, pick, plain, value_type
 
 _KERNELS = {"==": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 _UNITS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _SECONDS_PER_DAY = 86_400
-_DAY_MILLISECONDS = 86_400_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Literal = str | float | Fraction
 
@@ -45,7 +44,7 @@ def kept_rows(rows: pa.RecordBatch, tree: Filter, url: str) -> NDArray[np.bool_]
         url: for messages.
     """
     try:
-        mask = _mask(rows, tree)
+        mask = _mask(tree, len(rows), lambda part: _part_mask(plain(pick(rows, part.column)), part))
     except (pa.ArrowException, ValueError) as error:
         reason = message_of(error)
         raise InputError(f"{url}: the filter can't compare a column: {reason}; check its value's type") from error
@@ -65,12 +64,12 @@ def check_comparable(schema: pa.Schema, part: Comparison | Members, url: str) ->
         raise InputError(f"{url}: the filter can't compare column {part.column!r}, which is {kind}{why}") from error
 
 
-def _mask(rows: pa.RecordBatch, tree: Filter) -> pa.Array:
+def _mask(tree: Filter, num_rows: int, mask_of: Callable[[Comparison | Members], pa.Array]) -> pa.Array:
     if not isinstance(tree, Junction):
-        return _part_mask(plain(pick(rows, tree.column)), tree)
+        return mask_of(tree)
     if not tree.parts:
-        return pa.repeat(tree.is_all, len(rows))
-    masks = (_mask(rows, part) for part in tree.parts)
+        return pa.repeat(tree.is_all, num_rows)
+    masks = (_mask(part, num_rows, mask_of) for part in tree.parts)
     return reduce(pc.and_kleene if tree.is_all else pc.or_kleene, masks)
 
 
@@ -134,10 +133,7 @@ def _value_set(members: Members, kind: pa.DataType) -> pa.Array | None:
         return None
     wanted = [literal(value, kind) for value in members.values]
     if isinstance(wanted[0], str):
-        if types.is_string(kind) or types.is_large_string(kind):
-            return pa.array(wanted, kind)
-        is_binary = types.is_binary(kind) or types.is_large_binary(kind)
-        return pa.array([str(value).encode() for value in wanted], kind) if is_binary else None
+        return pa.array(wanted, kind)
     if types.is_integer(stored):
         scalars = (_stored(value, "==", stored) for value in wanted if not isinstance(value, str))
         return pa.array([scalar.as_py() for scalar in scalars if scalar is not None], stored)
@@ -193,131 +189,71 @@ def _seconds(value: Scalar) -> Fraction:
     return since.days * _SECONDS_PER_DAY + since.seconds + fraction
 
 
-def is_true(found: Any, comparison: Comparison | Members, *, parses_numbers: bool) -> bool:
+def is_true(found: Any, part: Comparison | Members, *, parses_numbers: bool) -> bool:
     """Return whether a comparison is true of a single value, of JSON for instance; raises BadValue if it can't be.
 
     Args:
         found: the value.
-        comparison: of the filter.
+        part: of the filter.
         parses_numbers: whether a text that spells a number is that number; true and false are 1 and 0, blank is null.
     """
-    value = _comparable(found, comparison, parses_numbers=parses_numbers)
-    if value is None:
+    wanted = _first_value(part)
+    if parses_numbers and isinstance(found, str) and not isinstance(wanted, str):
+        found = _number(found)
+    if found is None:
         return False
-    if isinstance(comparison, Members):
-        return (value in comparison.value_set) == comparison.is_in
-    wanted = comparison.value  # rounded to a float, as with columns; integers are compared exactly
-    return bool(COMPARE[comparison.operator](value, float(wanted) if isinstance(value, float) else wanted))
+    if not isinstance(found, str if isinstance(wanted, str) else int | float):
+        problem = f"{part.column!r} is {str(found)[:40]!r}, which the filter can't compare with {wanted!r}"
+        reason = f"{json_type(found)} and {json_type(wanted)}"
+        raise BadValue(f"{problem} ({reason}); repair the row or check the filter", "bad_filter")
+    if isinstance(part, Members):
+        return (found in part.value_set) == part.is_in
+    # rounded to a float, as with columns; integers are compared exactly
+    return bool(COMPARE[part.operator](found, float(wanted) if isinstance(found, float) else wanted))
 
 
-def _comparable(found: Any, comparison: Comparison | Members, *, parses_numbers: bool) -> str | float | None:
-    wanted = _first_value(comparison)
-    kinds = (str,) if isinstance(wanted, str) else (int, float)
-    if found is None or isinstance(found, kinds):
-        return found
-    reason = f"{json_type(found)} and {json_type(wanted)}"
-    if parses_numbers and isinstance(found, str):
-        try:
-            return _parse_number(found)
-        except ValueError as error:
-            reason = message_of(error)
-    problem = f"{comparison.column!r} is {str(found)[:40]!r}, which the filter can't compare with {wanted!r} ({reason})"
-    raise BadValue(f"{problem}; repair the row or check the filter", "bad_filter")
+def _first_value(part: Comparison | Members) -> Scalar:
+    return part.values[0] if isinstance(part, Members) else part.value
 
 
-def _first_value(comparison: Comparison | Members) -> Scalar:
-    return comparison.values[0] if isinstance(comparison, Members) else comparison.value
-
-
-def _parse_number(text: str) -> float | None:
+def _number(text: str) -> str | float | None:
+    """Return the number that a text spells, None for a blank one; the text itself if it spells none."""
     word = text.strip().lower()
     if word in ("", "true", "false"):
-        return None if not word else word == "true"
-    try:
-        return int(text)
-    except ValueError:
-        return float(text)
+        return word == "true" if word else None
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
 
 
-def may_keep(file: pq.ParquetFile, tree: Filter) -> Callable[[int], bool]:
-    """Return a function that decides whether a row group may hold a row that the filter keeps, by its statistics."""
+def may_keep(file: pq.ParquetFile, groups: range, tree: Filter) -> NDArray[np.bool_]:
+    """Return which row groups may hold a row that the filter keeps, (n,), by the smallest and largest of their values.
+
+    `!=` and a list of many values rule out nothing. pyarrow gives no bounds that are of an order that the footer does
+    not define, or of a writer that is known to be wrong. (Its own pruning gives up on a row group that holds a null.)
+    """
     paths = [file.schema.column(i).path for i in range(len(file.schema))]
-    known = {part: _known(part, file, paths) for part in comparisons_of(tree)}
 
-    def may_hold(group: int, part: Comparison | Members) -> bool:
-        if (column := known[part]) is None:
-            return True
-        found = column.bounds(file.metadata.row_group(group).column(column.leaf).statistics)
-        return found is None or all(_may_hold(*found, sign, value) for sign, value in column.compared)
+    def may_hold(part: Comparison | Members) -> pa.Array:
+        kind, unknown = field_type(file.schema_arrow, part.column, "", "filter"), pa.nulls(len(groups), pa.bool_())
+        if isinstance(part, Members) or part.operator == "!=" or paths.count(part.column) != 1:
+            return unknown
+        leaf = paths.index(part.column)
+        found = [file.metadata.row_group(group).column(leaf).statistics for group in groups]
+        try:
+            low = plain(pa.array([one.min if one and one.has_min_max else None for one in found], kind))
+            high = plain(pa.array([one.max if one and one.has_min_max else None for one in found], kind))
+        except (ValueError, TypeError, OverflowError):  # a type without an order; a bound that is not UTF-8
+            return unknown
+        if part.operator == "==":
+            holds = pc.and_(_compared(low, "<=", part.value), _compared(high, ">=", part.value))
+        else:
+            holds = _compared(low if part.operator[0] == "<" else high, part.operator, part.value)
+        return pc.if_else(
+            pc.less_equal(_numbers(low), _numbers(high)), holds, None
+        )  # bounds may be NaN, or contradict themselves
 
-    return lambda group: holds(tree, partial(may_hold, group))
-
-
-class _Column(NamedTuple):
-    """A column that a filter compares: its leaf, the type of its values, and comparisons that all kept rows hold."""
-
-    leaf: int
-    kind: pa.DataType
-    compared: list[tuple[str, Any]]
-
-    def bounds(self, statistics: pq.Statistics | None) -> tuple[Any, Any] | None:
-        """Return the smallest and the largest value of a chunk as `literal` has them, None if they are not known.
-
-        pyarrow gives no statistics that are of an order that the footer does not define, or of a writer that is known
-        to be wrong.
-        """
-        if statistics is None or not statistics.has_min_max:
-            return None
-        if units_per_second(self.kind) is not None:
-            if statistics.physical_type not in ("INT32", "INT64"):
-                return None
-            factor = _DAY_MILLISECONDS if pa.types.is_date64(self.kind) else 1  # stored as days
-            return statistics.min_raw * factor, statistics.max_raw * factor
-        if pa.types.is_float16(self.kind):
-            return struct.unpack("<ee", statistics.min + statistics.max)
-        low, high = statistics.min, statistics.max
-        return (Fraction(low), Fraction(high)) if isinstance(low, Decimal) else (low, high)
-
-
-def _known(part: Comparison | Members, file: pq.ParquetFile, paths: list[str]) -> _Column | None:
-    """Return the column of a comparison, None if statistics never decide it."""
-    if paths.count(part.column) != 1 or (isinstance(part, Members) and not part.is_in):
-        return None
-    kind = value_type(field_type(file.schema_arrow, part.column, "", "filter"))
-    if isinstance(part, Members):
-        values: list[Any] = [literal(value, kind) for value in part.values]
-        compared = [(">=", min(values)), ("<=", max(values))]
-    else:
-        compared = [(part.operator, literal(part.value, kind))]
-    return _Column(paths.index(part.column), kind, compared)
-
-
-def _may_hold(low: Any, high: Any, operator: str, value: Any) -> bool:
-    """Return whether a chunk with these bounds may hold a value that a comparison keeps; nulls are never kept.
-
-    (Arrow's own pruning by expressions gives up on a chunk that holds a null.)
-    """
-    try:
-        if not low <= high:  # NaN, or in another order than they should
-            return True
-        if operator == "!=":  # a NaN, which statistics leave out, differs from every value
-            return isinstance(low, float) or not low == value == high
-        if isinstance(low, str) and isinstance(value, str) and low != high:
-            low, high, value = *_bounds_in_any_order(low.encode(), high.encode()), value.encode()
-        if operator == "==":
-            return bool(low <= value <= high)
-        return bool(COMPARE[operator](low if operator[0] == "<" else high, value))
-    except (TypeError, UnicodeDecodeError):  # bytes and text, for instance; a bound that is not UTF-8
-        return True
-
-
-def _bounds_in_any_order(low: bytes, high: bytes) -> tuple[bytes, bytes]:
-    """Return wider bounds of UTF-8 that are right even if their writer compared bytes as signed numbers.
-
-    Such a writer finds ["aé", "az", "b"] to be between "aé" and "b". What is right in either order is how the texts
-    begin, up to and with the first byte in which the bounds differ. No byte of UTF-8 is as large as the one added to
-    the upper bound.
-    """
-    unequal = (i + 1 for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b)
-    end = next(unequal, len(low))
-    return low[:end], high[:end] + b"\xff"
+    mask = pc.fill_null(_mask(tree, len(groups), may_hold), True)
+    may_keep_group: NDArray[np.bool_] = mask.to_numpy(zero_copy_only=False)
+    return may_keep_group

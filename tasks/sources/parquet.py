@@ -109,11 +109,11 @@ class Reader(SourceReader):
     def _runs(self, url: str, file: pq.ParquetFile, part: FileRange) -> Iterator[tuple[bool, list[int]]]:
         """Yield runs of row groups: those that the filter may keep, in all about a batch, and those that it doesn't."""
         tree = self.columns.filter_of(file.schema_arrow, url)
-        may_hold = may_keep(file, tree) if tree else None
+        may_hold = may_keep(file, range(part.start, part.end), tree) if tree else None
         leaves = leaves_of(file, self.columns.needed(file.schema_arrow, url))
         was_kept, run, run_bytes, run_rows = True, list[int](), 0, 0
         for group in range(part.start, part.end):
-            size, is_kept = group_of(file, group, leaves), may_hold is None or may_hold(group)
+            size, is_kept = group_of(file, group, leaves), may_hold is None or bool(may_hold[group - part.start])
             is_full = run_bytes + size.num_bytes > BATCH_BYTES or run_rows + size.num_rows > _MAX_BATCH_ROWS
             if run and (is_kept != was_kept or (is_kept and is_full)):
                 yield was_kept, run

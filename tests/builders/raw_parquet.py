@@ -71,11 +71,6 @@ def replaced_in_footer(data: bytes, old: bytes, new: bytes) -> bytes:
     return data[:start] + footer + struct.pack("<I", len(footer)) + MAGIC
 
 
-def bounds(low: bytes, high: bytes) -> bytes:
-    """Return max_value and min_value as pyarrow writes them into the statistics of a column."""
-    return b"\x28" + varint(len(high)) + high + b"\x18" + varint(len(low)) + low
-
-
 def plain(texts: Sequence[bytes]) -> bytes:
     """Return texts in the encoding PLAIN."""
     return b"".join(struct.pack("<I", len(text)) + text for text in texts)

@@ -6,7 +6,6 @@ import csv
 import json
 import operator
 import re
-import struct
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.builders.raw_parquet import bounds, replaced_in_footer
+from tests.builders.raw_parquet import replaced_in_footer
 from tests.counts import count
 from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.syntax import Comparison, Junction, columns_of, comparisons_of, parse_filter
@@ -330,7 +329,7 @@ def test_a_literal_takes_the_type_of_its_column(
         pq.write_table(table, file.name, row_group_size=group_rows)
         batches = read_filtered(file.name, text)
     assert [int(row) for batch in batches for row in batch.rows] == kept
-    if group_rows == 1 and not others and not (sign == "!=" and is_floating):
+    if group_rows == 1 and not others and sign != "!=" and kind != pa.float16():
         known = [i for i, value in enumerate(found) if value is not None and value == value]
         assert sum(batch.num_not_read for batch in batches) == len(set(known) - set(kept))
 
@@ -345,47 +344,10 @@ def test_a_text_that_is_no_time_is_refused_with_its_place(tmp_path: Path) -> Non
             read_filtered(str(tmp_path / "a.parquet"), f"ts {sign} {value!r}")
 
 
-_HASHES = st.sampled_from([0, 1, 7, 2**63 - 1, 2**63, 2**63 + 5, 2**64 - 1])
-_ACCENTED = st.text(st.sampled_from("bz~é漢"), max_size=3)
-
-
-def _signed(value: str | int) -> bytes | int:
-    """Return what orders values as a writer does that compares signed bytes or numbers."""
-    if isinstance(value, int):
-        return value - 2**64 if value >= 2**63 else value
-    return bytes(byte ^ 0x80 for byte in value.encode())
-
-
-def _stored(value: str | int) -> bytes:
-    return struct.pack("<Q", value) if isinstance(value, int) else value.encode()
-
-
 def read_filtered(path: str, text: str) -> list[Rows]:
     """Return the batches of a parquet file that the filter `text` leaves."""
     reader = make_reader({"kind": "parquet", "filter": text} | _OPTIONS)
     return [batch for part in reader.partitions(path) for batch in reader.read(path, part)]
-
-
-@settings(max_examples=count(100, 5000), deadline=None)
-@given(
-    case=st.one_of(
-        st.tuples(st.lists(_HASHES, min_size=1, max_size=5), _HASHES.map(lambda value: min(value, 2**63 - 1))),
-        st.tuples(st.lists(_ACCENTED, min_size=1, max_size=5), _ACCENTED),
-    ),
-    sign=st.sampled_from(list(_OPERATORS)),
-)
-def test_a_writer_that_compares_in_another_order_loses_no_row(case: tuple[list[Any], Any], sign: str) -> None:
-    values, value = case
-    kind = pa.uint64() if isinstance(values[0], int) else pa.string()
-    table = pa.table({"text": pa.nulls(len(values), pa.string()), "c": pa.array(values, kind)})
-    right = bounds(_stored(min(values)), _stored(max(values)))
-    wrong = bounds(_stored(min(values, key=_signed)), _stored(max(values, key=_signed)))
-    with tempfile.NamedTemporaryFile(suffix=".parquet") as file:
-        pq.write_table(table, file.name)
-        Path(file.name).write_bytes(replaced_in_footer(Path(file.name).read_bytes(), right, wrong))
-        batches = read_filtered(file.name, f"c {sign} {value!r}")
-    wanted = [i for i, found in enumerate(values) if _OPERATORS[sign](found, value)]
-    assert [int(row) for batch in batches for row in batch.rows] == wanted
 
 
 def test_statistics_rule_out_row_groups_unless_their_writer_is_known_to_be_wrong(tmp_path: Path) -> None:
