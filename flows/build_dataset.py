@@ -33,12 +33,12 @@ from tokenloom.spec.base import is_absolute, join_path
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.loading import load_spec
 from tokenloom.storage.formats.manifest import NAME_PATTERN
-from tokenloom.storage.stores.remote_errors import redacted
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.tag_moves import check_tag, move_by_hand
 from tokenloom.tasks.building import preload_build
 from tokenloom.tasks.building.outcome import outcome, outcome_line, reading_lines
 from tokenloom.tasks.building.publish import BuildResult
+from tokenloom.wording import redacted
 
 TRANSFORMS = "TOKENLOOM_TRANSFORMS"  # the modules, separated by commas, whose functions a deployment's runs may call
 

@@ -1,4 +1,4 @@
-"""This process: how many cores it may use, and pyarrow without pandas.
+"""This process: how many cores it may use, whether it ends, and pyarrow without pandas.
 
 pyarrow imports pandas, where it is installed, when it makes its first scalar or array. That takes a third of a second,
 which is most of the start of a worker, and a build has no use for it.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -60,3 +61,8 @@ def let_pandas_in() -> None:
         import pyarrow as pa
 
         pa.array([]).to_pandas()  # imports pandas, and looks for it again
+
+
+def is_ending() -> bool:
+    """Return whether the program is exiting; it waits for this thread, whose requests can no longer succeed."""
+    return not threading.main_thread().is_alive()

@@ -1,7 +1,8 @@
-"""Text for people: counts, sizes, times, names of tokenizers, near misses; and what may be printed on a terminal."""
+"""Text for people: counts, sizes, times, names of tokenizers, near misses; what may be printed, without secrets."""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -167,3 +168,34 @@ def locale_advice() -> str:
 def printable_line(text: str) -> str:
     """Escape the control characters and line ends of a text, so that it stays one line of a terminal."""
     return text if text.isprintable() else printable(text).replace("\n", "\\n")
+
+
+def _spelled(word: str) -> str:
+    """Return a pattern of a word whose letters may be percent-encoded, as servers decode them: `%73ig` is `sig`."""
+    return "".join(f"(?:{c}|%{ord(c):02x}|%{ord(c.upper()):02x})" for c in word)
+
+
+_SECRET_WORDS = ("sig", "token", "secret", "passw", "passphrase", "pwd", "key", "jwt", "auth", "bearer", "credential")
+# A password before the host, or a token or signature after the path; `author` is not a secret.
+SECRET_URL = re.compile(
+    r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)|(?<=http://|ttps://)[^/@\s]+(?=@)"
+    rf"|(?<=[?&#;])[^=&?#;\s]*(?:{'|'.join(map(_spelled, _SECRET_WORDS))})(?!ors?=)[^=&?#;\s]*=[^&\s'\"]*",
+    re.I,
+)
+# Names of environment variables (TOKENLOOM_HOME is not secret) and of options of fsspec.
+_SECRET_NAME = re.compile(
+    "SECRET|TOKEN(?!LOOM|IZERS)|PASSWORD|PASSWD|PASSPHRASE|JWT|API_?KEY|AUTH_STRING|ACCESS_KEY|ACCOUNT_KEY|CONNECTION_STRING|^KEY$",
+    re.I,
+)
+_MIN_SECRET_CHARS = 8  # a shorter value is not a secret and may occur in any word
+
+
+def redacted(text: str) -> str:
+    """Return `text` with *** for the secrets of URLs, of environment variables and of fsspec's options."""
+    text = SECRET_URL.sub("***", text)
+    config = sys.modules.get("fsspec.config")  # not imported: no options set
+    options = (option for options in (config.conf.values() if config else ()) for option in options.items())
+    for name, value in (*os.environ.items(), *options):
+        if isinstance(value, str) and len(value) >= _MIN_SECRET_CHARS and _SECRET_NAME.search(name):
+            text = text.replace(value, "***")
+    return text

@@ -20,12 +20,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from tokenloom.errors import FormatError, StoreError
+from tokenloom.process import is_ending
 from tokenloom.storage.cache.cache_files import CacheFiles, hold
 from tokenloom.storage.formats.blocks import ShardBlocks, blocks_name, decode_blocks
 from tokenloom.storage.formats.manifest import MASK
 from tokenloom.storage.formats.records import sha256_of_bytes
 from tokenloom.storage.formats.shard import ShardHeader, unpack_header
-from tokenloom.storage.stores.remote_errors import is_ending
 from tokenloom.storage.stores.store import MAX_TRANSFERS, Store, join_ranges
 
 if TYPE_CHECKING:

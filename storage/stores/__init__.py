@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import NamedTuple
 
 from tokenloom.errors import StoreError
 from tokenloom.storage.stores.store import Store
+from tokenloom.wording import redacted
 
 __all__ = ["KINDS", "RemoteKind", "Store", "bucket_and_key", "is_object", "open_store", "remote_kind", "scheme_of"]
 
@@ -37,6 +39,9 @@ _GOOGLE = RemoteKind("gs", ("gs", "gcs"), "gcs", "GOOGLE_APPLICATION_CREDENTIALS
 #: fixed in Azure's library, which waits about 20 s each time
 _AZURE = RemoteKind("az", ("az", "abfs", "abfss"), "azure", _AZURE_KEYS, (), tries=4)
 KINDS = (_S3, _GOOGLE, _AZURE)
+#: scheme -> the class of the store, imported on first use, as the libraries of remote stores take long
+_STORES = dict.fromkeys(("", "file"), "tokenloom.storage.stores.local.LocalStore")
+_STORES |= {scheme: "tokenloom.storage.stores.remote.RemoteStore" for kind in KINDS for scheme in kind.schemes}
 _OBJECT_URLS = tuple(f"{scheme}://" for kind in KINDS for scheme in kind.schemes)
 
 
@@ -66,19 +71,12 @@ def open_store(root: str) -> Store:
 
     Raises StoreError for a URL of another kind, one that contains a secret, or one that names no folder.
     """
-    # Each kind is imported when it is needed: the libraries of remote stores take long, and the rest tells in a reader.
-    if "://" not in root or root.startswith("file://"):
-        from pathlib import Path
-
-        from tokenloom.storage.stores.local import LocalStore
-
-        return LocalStore(root if "://" in root else Path(root).expanduser().absolute())
-    from tokenloom.storage.stores.remote import RemoteStore
-    from tokenloom.storage.stores.remote_errors import redacted
-
-    if not is_object(root):
+    scheme = scheme_of(root) if "://" in root else ""
+    if scheme not in _STORES or "::" in root:
         raise StoreError(
             f"store {redacted(root)}: a store is a local folder, or a URL such as s3://bucket/folder (extra [s3]), "
             "gs://bucket/folder (extra [gcs]) or az://container/folder (extra [azure])"
         )
-    return RemoteStore(root)
+    module, _, name = _STORES[scheme].rpartition(".")
+    store: Store = getattr(import_module(module), name)(root)
+    return store

@@ -28,7 +28,7 @@ class LocalStore(Store):
     """The folder of one dataset on a local disk.
 
     Args:
-        root: an absolute local path, or a file:// URL.
+        root: a local path, or a file:// URL.
     """
 
     is_local = True
@@ -37,7 +37,7 @@ class LocalStore(Store):
     def __init__(self, root: str | Path) -> None:
         if "\0" in str(root):
             raise StoreError(f"store {str(root)!r}: a path can't contain a NUL character; remove it")
-        self.root = Path(str(root).removeprefix("file://"))
+        self.root = Path(str(root).removeprefix("file://")).expanduser().absolute()
         try:
             os.fsencode(self.root)
         except UnicodeEncodeError as error:

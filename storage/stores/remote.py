@@ -20,9 +20,9 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.stores import bucket_and_key, remote_kind, scheme_of
 from tokenloom.storage.stores.local_files import translate_temporary_errors
 from tokenloom.storage.stores.remote_calls import call, no_bucket
-from tokenloom.storage.stores.remote_errors import SECRET_URL, redacted
 from tokenloom.storage.stores.s3 import Info, abort_stale_s3, delete_s3, list_s3, upload_s3
 from tokenloom.storage.stores.store import STALE_SECONDS, TMP, Store, StoredFile, cut_short
+from tokenloom.wording import SECRET_URL, redacted
 
 BLOCK_BYTES = 4 * 2**20
 _REQUESTS_AT_ONCE = 16

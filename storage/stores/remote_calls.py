@@ -19,18 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from tokenloom.errors import FormatError, StoreError, text_of
+from tokenloom.process import is_ending
 from tokenloom.storage.stores import RemoteKind, bucket_and_key, is_object, remote_kind, scheme_of
 from tokenloom.storage.stores.remote_errors import (
     StrangeAnswer,
     Unanswered,
     chain_of,
     is_bucket_missing,
-    is_ending,
     kind_of,
     reason_of,
-    redacted,
     without_secrets,
 )
+from tokenloom.wording import redacted
 
 _SLOWEST_BYTES = 2**18  # bytes a second of the slowest transfer; extends the time limit of a call
 _LISTING_SECONDS = 3600.0  # for a million names and more; each of its requests has a limit too

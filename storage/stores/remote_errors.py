@@ -7,37 +7,17 @@ their HTTP status, the builtin errors they derive from, and the names of their c
 from __future__ import annotations
 
 import errno
-import os
 import re
-import sys
-import threading
 from collections.abc import Iterator
 from typing import Literal
 
 from tokenloom.errors import named_message_of, text_of
+from tokenloom.wording import redacted
 
 Kind = Literal["missing", "exists", "forbidden", "shorter", "transient", "other"]
 
 
-def _spelled(word: str) -> str:
-    """Return a pattern of a word whose letters may be percent-encoded, as servers decode them: `%73ig` is `sig`."""
-    return "".join(f"(?:{c}|%{ord(c):02x}|%{ord(c.upper()):02x})" for c in word)
-
-
-_SECRET_WORDS = ("sig", "token", "secret", "passw", "passphrase", "pwd", "key", "jwt", "auth", "bearer", "credential")
-# A password before the host, or a token or signature after the path; `author` is not a secret.
-SECRET_URL = re.compile(
-    r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)|(?<=http://|ttps://)[^/@\s]+(?=@)"
-    rf"|(?<=[?&#;])[^=&?#;\s]*(?:{'|'.join(map(_spelled, _SECRET_WORDS))})(?!ors?=)[^=&?#;\s]*=[^&\s'\"]*",
-    re.I,
-)
-# Names of environment variables (TOKENLOOM_HOME is not secret) and of options of fsspec.
-_SECRET_NAME = re.compile(
-    "SECRET|TOKEN(?!LOOM|IZERS)|PASSWORD|PASSWD|PASSPHRASE|JWT|API_?KEY|AUTH_STRING|ACCESS_KEY|ACCOUNT_KEY|CONNECTION_STRING|^KEY$",
-    re.I,
-)
 _MARK = "is_transient"  # an attribute of errors
-_MIN_SECRET_CHARS = 8  # a shorter value is not a secret and may occur in any word
 
 _FORBIDDEN = {
     "botocore.NoCredentialsError",
@@ -101,17 +81,6 @@ class Unanswered(ConnectionError):
     """A request that a library has tried as often as it may."""
 
 
-def redacted(text: str) -> str:
-    """Return `text` with *** for the secrets of URLs, of environment variables and of fsspec's options."""
-    text = SECRET_URL.sub("***", text)
-    config = sys.modules.get("fsspec.config")  # not imported: no options set
-    options = (option for options in (config.conf.values() if config else ()) for option in options.items())
-    for name, value in (*os.environ.items(), *options):
-        if isinstance(value, str) and len(value) >= _MIN_SECRET_CHARS and _SECRET_NAME.search(name):
-            text = text.replace(value, "***")
-    return text
-
-
 def reason_of(error: BaseException) -> str:
     """Return the class and text of an error, in one line without credentials."""
     return redacted(named_message_of(error))
@@ -167,11 +136,6 @@ def is_transient(error: BaseException) -> bool:
     if marked is not None:
         return marked
     return kind_of(error) == "transient" and not any(isinstance(link, EOFError) for link in chain_of(error))
-
-
-def is_ending() -> bool:
-    """Return whether the program is exiting; it waits for this thread, whose requests can no longer succeed."""
-    return not threading.main_thread().is_alive()
 
 
 def mark_transient(error: BaseException, transient: bool) -> None:

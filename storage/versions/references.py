@@ -10,7 +10,7 @@ from tokenloom.errors import SpecError, StoreError
 from tokenloom.storage.formats.manifest import CATALOGUE, NAME_PATTERN, VERSION_PATTERN, Manifest
 from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.versions.published import is_published, load_manifest, published_versions
-from tokenloom.wording import closest, counted, first_of
+from tokenloom.wording import closest, counted, first_of, redacted
 
 _HEX_DIGITS = re.compile(r"[0-9a-f]{1,64}\Z")
 _BEGINNING = re.compile(r"[0-9a-f]{4,15}\Z")  # of a version
@@ -46,8 +46,6 @@ def parse_reference(text: str) -> Reference:
     store = store or "/" if slash else "."
     is_named = NAME_PATTERN.match(dataset) and (NAME_PATTERN.match(name) or _HEX_DIGITS.match(name))
     if not is_named or store.endswith(":/"):
-        from tokenloom.storage.stores.remote_errors import redacted  # else a local store does not need it
-
         raise SpecError(
             f"{redacted(text)!r} is not a reference: write STORE/DATASET, and @TAG or @VERSION after it if you like"
         )

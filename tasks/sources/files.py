@@ -37,8 +37,9 @@ from tokenloom.storage.stores.local_files import (
 )
 from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.storage.stores.remote_calls import call
-from tokenloom.storage.stores.remote_errors import is_permanent, is_transient, kind_of, redacted, without_secrets
+from tokenloom.storage.stores.remote_errors import is_permanent, is_transient, kind_of, without_secrets
 from tokenloom.storage.stores.store import BLOCK_BYTES, StoreFile
+from tokenloom.wording import redacted
 
 Info = dict[str, Any]  # fsspec's facts about a file: "name", "type" and "size" at least
 HUB_STEP = (

@@ -26,6 +26,7 @@ from tokenloom.errors import StoreError
 from tokenloom.storage import stores
 from tokenloom.storage.stores import local_files, open_store, remote_calls, remote_errors
 from tokenloom.storage.stores.remote import RemoteStore
+from tokenloom.wording import redacted
 
 
 def test_google_without_credentials_is_named_after_one_round_of_attempts(tmp_path: Path) -> None:
@@ -209,12 +210,12 @@ def test_a_url_of_another_kind_or_with_odd_parts_is_refused(url: str) -> None:
 
 def test_values_of_secret_variables_are_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", "abc/def+ghi==")
-    assert remote_errors.redacted("the token abc/def+ghi== is old") == "the token *** is old"
+    assert redacted("the token abc/def+ghi== is old") == "the token *** is old"
     assert remote_errors.reason_of(ValueError("line\nline")) == "ValueError: line line"
     monkeypatch.setenv("TOKENLOOM_HOME", "/home/you/corpus")
-    assert remote_errors.redacted("/home/you/corpus/a.jsonl") == "/home/you/corpus/a.jsonl"
+    assert redacted("/home/you/corpus/a.jsonl") == "/home/you/corpus/a.jsonl"
     monkeypatch.setitem(fsspec.config.conf, "s3", {"key": "an-access-key", "endpoint_url": "http://there:9000"})
-    assert remote_errors.redacted("an-access-key at http://there:9000") == "*** at http://there:9000"
+    assert redacted("an-access-key at http://there:9000") == "*** at http://there:9000"
 
 
 def test_a_store_works_after_a_fork_and_pickles_small(store: RemoteStore) -> None:

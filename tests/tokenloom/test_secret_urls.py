@@ -12,7 +12,7 @@ import yaml
 
 from tests.builders.datasets import write_parquet
 from tokenloom.cli.main import main
-from tokenloom.storage.stores.remote_errors import redacted
+from tokenloom.wording import redacted
 
 _PLANTED = "planted-3e9f51c07a"
 _URLS = [

@@ -11,7 +11,7 @@ from typing import NoReturn
 from tokenloom.cli.output import FAILED, INTERRUPTED, TERMINATED, json_text
 from tokenloom.cli.parser import UsageError
 from tokenloom.errors import FormatError, GateFailed, SpecError, TokenloomError, message_of, named_message_of, one_line
-from tokenloom.wording import printable
+from tokenloom.wording import printable, redacted
 
 _EXPECTED = (TokenloomError, UsageError, KeyboardInterrupt)  # their messages need neither a class nor a traceback
 
@@ -66,8 +66,6 @@ def report(error: BaseException, *, as_json: bool = False, debug: bool = False, 
 
 def _message(error: BaseException, is_resumable: bool) -> str:
     """Describe an error in one line; errors of a spec in one line each."""
-    from tokenloom.storage.stores.remote_errors import redacted
-
     if isinstance(error, KeyboardInterrupt):
         next_step = ". Only complete versions are visible; run the same command again to continue where it stopped"
         what = "terminated (SIGTERM)" if isinstance(error, Terminated) else "interrupted"

@@ -20,7 +20,7 @@ from pydantic_core import CoreSchema
 from tokenloom.errors import SpecError
 from tokenloom.spec.syntax import NAME_PATTERN, RULES, escaped
 from tokenloom.storage.formats.manifest import given_options
-from tokenloom.storage.stores.remote_errors import SECRET_URL
+from tokenloom.wording import SECRET_URL
 
 _LAST = 1000  # position of a field in the form; fields without a position sort as 0
 _AS_USUAL = {"type": "object", "title": "As usual"}  # a tab without fields, which submits nothing

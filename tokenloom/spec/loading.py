@@ -20,8 +20,7 @@ from tokenloom.spec.syntax import RULES
 from tokenloom.spec.tokenizers import expand_short_name
 from tokenloom.storage.stores import is_object
 from tokenloom.storage.stores.local_files import read_regular
-from tokenloom.storage.stores.remote_errors import SECRET_URL
-from tokenloom.wording import did_you_mean, shortened
+from tokenloom.wording import SECRET_URL, did_you_mean, shortened
 
 _EXAMPLES = {"tokenizer": "; such as tokenizer: {kind: tiktoken, name: gpt2} or {kind: byte}"}
 OVERRIDE = "--set "  # the place of a key that an override gave begins with it
