@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import base64
-import json
-import re
 from collections.abc import Callable
-from contextlib import nullcontext
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -25,12 +22,9 @@ from tokenloom.errors import EncoderMismatch, StoreError
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import ReferenceTokenizer as Reference
 from tokenloom.tokenizers.base import Tokenizer as AnyTokenizer
-from tokenloom.tokenizers.fast import Unproven
 from tokenloom.tokenizers.fast import tokenizer as fast_tokenizer
-from tokenloom.tokenizers.fast.parts import check_tokenizer_json
 from tokenloom.tokenizers.fast.proofs import REFERENCE, Choice, choose
 from tokenloom.tokenizers.fast.tokenizer import NO_OVERLAP, FastEncoder, FastTokenizer, Overlap, Router, make_encoder
-from tokenloom.tokenizers.patterns import GPT_4
 
 _UINT32 = np.dtype(np.uint32)
 _CORPUS = [
@@ -171,68 +165,6 @@ def test_an_encoder_that_fails_is_an_error_that_names_it(reference: Reference, e
     fast = FastTokenizer(reference, changed(encoder, fail), Router([], []))
     with pytest.raises(EncoderMismatch, match=rf"^{encoder.library} failed: out of tables$"):
         fast.encode(pa.array(["x"], pa.large_string()), _UINT32)
-
-
-# ---- by construction
-
-
-def _content_with(changes: dict[str, Any]) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(train())
-    for path, value in changes.items():
-        *parents, last = [int(part) if part.isdigit() else part for part in path.split("__")]
-        at: Any = content
-        for parent in parents:
-            at = at[parent]
-        at[last] = value
-    return content
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model__dropout": 0.1}, "its model has dropout: 0.1"),
-        ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "Lowercase"}]}}, "its normalizer is Lowercase"),
-        ({"pre_tokenizer__add_prefix_space": True}, "its pre-tokenizer ByteLevel has add_prefix_space: True"),
-        ({"added_tokens__0__content": ""}, "it has an empty added token"),
-        ({"added_tokens__0__content": "<K>", "normalizer": {"type": "NFC"}}, "may appear when a text is normalized"),
-        (
-            {"added_tokens__0__special": False, "added_tokens__0__content": "  ", "added_tokens__0__lstrip": True},
-            "looks at its neighbours",
-        ),
-    ],
-)
-def test_a_part_that_is_not_known_to_be_honoured_is_named(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(Unproven, match=message.replace("(", r"\(")):
-        check_tokenizer_json(_content_with(changes))
-
-
-@pytest.mark.parametrize(
-    ("token_id", "message"),
-    [(2_000_000_000, "its id 2,000,000,000 is too high for 326 tokens"), (5, "two of its tokens have the same id")],
-)
-def test_ids_that_end_the_process_or_are_not_unique_are_refused(token_id: int, message: str) -> None:
-    content = json.loads(train())
-    content["model"]["vocab"]["x y"] = token_id
-    with pytest.raises(Unproven, match=re.escape(message)):
-        check_tokenizer_json(content)
-
-
-@pytest.mark.parametrize(
-    ("regex", "behavior", "invert", "message"),
-    [
-        (GPT_4, "Isolated", False, None),
-        (GPT_4, "Removed", True, None),  # OLMo 2
-        (GPT_4, "Removed", False, "does not keep the matches of its pattern"),
-        (GPT_4.replace("{1,3}", "{1,2}"), "Isolated", False, "its pattern is not that of"),
-    ],
-)
-def test_the_pattern_of_gpt_4_is_known_and_a_similar_one_is_not(
-    regex: str, behavior: str, invert: bool, message: str | None
-) -> None:
-    split = {"type": "Split", "pattern": {"Regex": regex}, "behavior": behavior, "invert": invert}
-    steps = {"type": "Sequence", "pretokenizers": [split, {"type": "ByteLevel", "use_regex": False}]}
-    with pytest.raises(Unproven, match=message) if message else nullcontext():
-        check_tokenizer_json(_content_with({"pre_tokenizer": steps}))
 
 
 # ---- the choice

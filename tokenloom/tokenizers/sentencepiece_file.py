@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from enum import IntEnum
 from typing import Any
 
 from tokenloom.tokenizers.patterns import SPACE_MARK, SPACES_TO_MARKS
@@ -23,31 +21,22 @@ from tokenloom.tokenizers.patterns import SPACE_MARK, SPACES_TO_MARKS
 FILE = "tokenizer.model"
 BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
 _PIECES, _TRAINER, _NORMALIZER, _SELF_TEST, _DENORMALIZER = range(1, 6)
-_NUM_BYTES = {1: 8, 5: 4}  # by wire type
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # types of pieces
+_TEXT, _SCORE, _TYPE = range(1, 4)  # fields of a piece
 _LAST_TRAINER_FIELD = 55  # the last that sentencepiece 0.2.3 writes
 _NORMALIZER_NAME, _ADD_DUMMY_PREFIX = 1, 3
-# The part of a field, its number, its default, the supported value, and the reason why no other one is.
-_SUPPORTED: list[tuple[int, int, int | bytes, int | bytes, str]] = [
-    (_TRAINER, 3, 1, 2, "its model_type is not BPE"),
-    (_TRAINER, 24, 0, 0, "it has treat_whitespace_as_suffix"),
-    (_TRAINER, 35, 0, 1, "it has no byte_fallback"),
-    (_NORMALIZER, 2, b"", b"", "it normalizes text: it has a precompiled_charsmap"),
-    (_NORMALIZER, 4, 1, 0, "it has remove_extra_whitespaces"),
-    (_NORMALIZER, 5, 1, 1, "it has no escape_whitespaces"),
-    (_NORMALIZER, 6, b"", b"", "it normalizes text: it has a normalization_rule_tsv"),
+# The part of a field, its number, its default and the supported value.
+_SUPPORTED: list[tuple[int, int, int | bytes, int | bytes]] = [
+    (_TRAINER, 3, 1, 2),  # model_type: BPE
+    (_TRAINER, 24, 0, 0),  # treat_whitespace_as_suffix
+    (_TRAINER, 35, 0, 1),  # byte_fallback
+    (_NORMALIZER, 2, b"", b""),  # precompiled_charsmap
+    (_NORMALIZER, 4, 1, 0),  # remove_extra_whitespaces
+    (_NORMALIZER, 5, 1, 1),  # escape_whitespaces
+    (_NORMALIZER, 6, b"", b""),  # normalization_rule_tsv
 ]
-
-
-class _Fixed(bytes):
-    """A value of 4 or 8 bytes, such as a float."""
-
-
-_Value = int | bytes | _Fixed
-_Message = dict[int, _Value]  # the last value of each field
-
-
-class _Type(IntEnum):
-    NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+_Value = int | float | bytes
+_Pieces = dict[int, dict[str, tuple[int, float]]]  # by type: the id and the score of each piece
 
 
 def as_text(piece: str) -> str:
@@ -88,26 +77,32 @@ def read_model(data: bytes) -> tuple[dict[str, Any], bool]:
     Returns:
         The content, and whether the model puts a space before each text.
 
-    Raises ValueError if no tokenizer.json is known to give the ids of the model; its message is a clause.
+    Raises ValueError if no tokenizer.json is known to give the ids of the model; its message names the part.
     """
-    parts: dict[int, _Message] = {_TRAINER: {}, _NORMALIZER: {}}
-    pieces: dict[int, dict[str, tuple[int, float]]] = defaultdict(dict)
+    parts: dict[int, dict[int, _Value]] = {_TRAINER: {}, _NORMALIZER: {}}  # the last value of each field
+    pieces: _Pieces = {kind: {} for kind in range(_NORMAL, _BYTE + 1)}
     num_pieces = 0
     for number, value in _fields(data):
         if number == _PIECES:
-            piece, score, kind = _piece(dict(_fields(value)))
-            pieces[kind][piece] = num_pieces, score
+            fields = {_TEXT: b"", _SCORE: 0.0, _TYPE: _NORMAL} | dict(_fields(value))
+            text, score, kind = fields[_TEXT], fields[_SCORE], fields[_TYPE]
+            if type(text) is not bytes or type(score) is not float or kind not in pieces:
+                raise ValueError("pieces")
+            pieces[int(kind)][text.decode()] = num_pieces, score
             num_pieces += 1
         elif number in parts:
             parts[number].update(_fields(value))
         elif number not in (_SELF_TEST, _DENORMALIZER):
-            raise ValueError(f"its file has the unknown field {number}")
-    _check_settings(parts)
-    _check_pieces(pieces)
-    ids = {piece: i for piece, (i, _) in (pieces[_Type.NORMAL] | pieces[_Type.BYTE]).items()}
-    added = {as_text(piece): i for piece, (i, _) in pieces[_Type.USER_DEFINED].items()}
-    merges = _merges({piece: score for piece, (_, score) in pieces[_Type.NORMAL].items()})
-    return pieces_json(ids, merges, found_first(added)), parts[_NORMALIZER].get(_ADD_DUMMY_PREFIX, 1) != 0
+            raise ValueError("fields")
+    adds_space = parts[_NORMALIZER].get(_ADD_DUMMY_PREFIX, 1)
+    if type(adds_space) is not int or not _are_supported(parts):
+        raise ValueError("settings")
+    if not _are_merged(pieces):
+        raise ValueError("pieces")
+    ids = {piece: i for piece, (i, _) in (pieces[_NORMAL] | pieces[_BYTE]).items()}
+    added = {as_text(piece): i for piece, (i, _) in pieces[_USER_DEFINED].items()}
+    merges = _merges({piece: score for piece, (_, score) in pieces[_NORMAL].items()})
+    return pieces_json(ids, merges, found_first(added)), adds_space != 0
 
 
 def _merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
@@ -125,58 +120,35 @@ def _merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
     return [(left, right) for *_, left, right in sorted(ranked)]
 
 
-def _check_settings(parts: dict[int, _Message]) -> None:
-    for part, number, default, supported, otherwise in _SUPPORTED:
-        if parts[part].get(number, default) != supported:
-            raise ValueError(otherwise)
-    if type(parts[_NORMALIZER].get(_ADD_DUMMY_PREFIX, 1)) is not int:
-        raise ValueError("its add_dummy_prefix is not a number")
+def _are_supported(parts: Mapping[int, Mapping[int, _Value]]) -> bool:
+    """Return whether the settings are those of a BPE model with byte fallback that does not normalize."""
+    found = [(parts[part].get(number, default), supported) for part, number, default, supported in _SUPPORTED]
     known = {_NORMALIZER_NAME, _ADD_DUMMY_PREFIX, *(number for part, number, *_ in _SUPPORTED if part == _NORMALIZER)}
-    if unknown := sorted(parts[_NORMALIZER].keys() - known):
-        raise ValueError(f"its normalizer_spec has the unknown field {unknown[0]}")
-    if (last := max(parts[_TRAINER], default=0)) > _LAST_TRAINER_FIELD:
-        raise ValueError(f"its trainer_spec has the unknown field {last}")
+    return (
+        all(type(value) is type(supported) and value == supported for value, supported in found)
+        and parts[_NORMALIZER].keys() <= known
+        and max(parts[_TRAINER], default=0) <= _LAST_TRAINER_FIELD
+    )
 
 
-def _check_pieces(by_type: dict[int, dict[str, tuple[int, float]]]) -> None:
-    made = {**by_type[_Type.NORMAL], **by_type[_Type.USER_DEFINED]}
+def _are_merged(pieces: _Pieces) -> bool:
+    """Return whether the pieces are known to be merged alike: from characters that are pieces, in an order.
+
+    Runs of U+2581, which trainers add, may share a score.
+    """
+    normal, made = pieces[_NORMAL], pieces[_NORMAL] | pieces[_USER_DEFINED]
     characters = {piece for piece in made if len(piece) == 1}
-    if unknown := sorted(by_type.keys() - set(_Type)):  # the library takes such a piece for a normal one
-        raise ValueError(f"its pieces have the unknown type {unknown[0]}")
-    if set(by_type[_Type.BYTE]) != BYTES:
-        raise ValueError("its bytes are not <0x00> to <0xFF>")
-    refused = [
-        ("piece {!r} is unused", by_type[_Type.UNUSED]),
-        ("control piece {!r} is one character", [one for one in by_type[_Type.CONTROL] if len(one) == 1]),
-        ("piece {!r} has a space or looks like a byte", [one for one in made if " " in one or one.startswith("<0x")]),
-        (
-            "piece {!r} has a character that is not a piece",
-            [one for one in by_type[_Type.NORMAL] if not characters.issuperset(one)],
-        ),
-    ]
-    for reason, pieces in refused:
-        for piece in pieces:
-            raise ValueError(f"its {reason.format(piece)}")
-    _check_scores({piece: score for piece, (_, score) in by_type[_Type.NORMAL].items() if len(piece) > 1})
-
-
-def _check_scores(scores: dict[str, float]) -> None:
-    """Raise ValueError unless the scores give an order; runs of U+2581, which trainers add, may share one."""
-    seen: dict[float, str] = {}
-    for piece, score in scores.items():
-        other = seen.setdefault(score, piece)
-        if not math.isfinite(score):
-            raise ValueError(f"the score of its piece {piece!r} is {score}")
-        if other != piece and {*other, *piece} != {SPACE_MARK}:
-            raise ValueError(f"its pieces {other!r} and {piece!r} have the same score")
-
-
-def _piece(message: _Message) -> tuple[str, float, int]:
-    """Return the text, the score and the type of a piece."""
-    text, score, kind = message.get(1, b""), message.get(2, _Fixed(4)), message.get(3, int(_Type.NORMAL))
-    if type(text) is bytes and isinstance(score, _Fixed) and len(score) == 4 and isinstance(kind, int):
-        return text.decode(), struct.unpack("<f", score)[0], kind
-    raise ValueError(f"its piece {text!r} is not text, a score and a type")
+    scores = [(score, not piece.strip(SPACE_MARK)) for piece, (_, score) in normal.items() if len(piece) > 1]
+    shared, others = {score for score, is_run in scores if is_run}, [score for score, is_run in scores if not is_run]
+    return (
+        pieces[_BYTE].keys() == BYTES
+        and not pieces[_UNUSED]
+        and not any(len(piece) == 1 for piece in pieces[_CONTROL])
+        and not any(" " in piece or piece.startswith("<0x") for piece in made)
+        and all(map(characters.issuperset, normal))
+        and all(math.isfinite(score) for score, _ in scores)
+        and len(shared.union(others)) == len(shared) + len(others)
+    )
 
 
 def _fields(message: _Value) -> Iterator[tuple[int, _Value]]:
@@ -185,7 +157,7 @@ def _fields(message: _Value) -> Iterator[tuple[int, _Value]]:
     The library ignores a field whose value has another type than its definition says, so callers refuse it.
     """
     if type(message) is not bytes:
-        raise ValueError("its file has a number in place of a message")
+        raise ValueError("fields")
     at = 0
     while at < len(message):
         key, at = _varint(message, at)
@@ -193,13 +165,15 @@ def _fields(message: _Value) -> Iterator[tuple[int, _Value]]:
         if wire_type == 0:
             value, at = _varint(message, at)
             yield number, value
-            continue
-        if wire_type not in _NUM_BYTES and wire_type != 2:
-            raise ValueError(f"its file has the field {number} of the type {wire_type}")
-        length, at = _varint(message, at) if wire_type == 2 else (_NUM_BYTES[wire_type], at)
-        data = message[at : at + length]
-        yield number, data if wire_type == 2 else _Fixed(data)
-        at += length
+        elif wire_type == 2:
+            length, at = _varint(message, at)
+            yield number, message[at : at + length]
+            at += length
+        elif wire_type == 5:
+            yield number, struct.unpack_from("<f", message, at)[0]
+            at += 4
+        else:
+            raise ValueError("fields")
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:

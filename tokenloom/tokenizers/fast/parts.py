@@ -23,8 +23,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from operator import itemgetter
 from string import digits
 from typing import Any
 
@@ -68,6 +69,7 @@ _PATTERNS = ((GPT_2,), (GPT_4,), (QWEN_2,), (GPT_4O,), (TEKKEN,), DEEPSEEK_3)
 
 _MARKER_LETTERS = "".join(LETTERS[byte] for byte in MARKER.encode())
 _PREPEND = {"type": "Prepend", "prepend": SPACE_MARK}
+_DIGITS = {"type": "Digits", "individual_digits": True}
 _NO_SPLIT = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
 _MODEL = {
     "type": ("BPE",),
@@ -85,6 +87,7 @@ _MODEL_OF_PIECES = _MODEL | {
     "byte_fallback": (True,),
     "ignore_merges": (False, None),
 }
+_NOT_KNOWN = "gigatoken is not known to support its"
 _MAX_ID_SHARE = 16  # libraries allocate a place for each id up to the highest, and end the process if they can't
 
 
@@ -133,13 +136,18 @@ def _parts_of(tokenizer: Any) -> Parts:
         return _parts_of_ranks(tokenizer.ranks, tokenizer.pattern)
     if tokenizer.kind == "huggingface":
         return _parts_of_json(json.loads(tokenizer.files[FILE]))
-    if tokenizer.kind != "sentencepiece":
-        raise Unproven(f"no fast encoder supports the kind {tokenizer.kind}")
+    _require(tokenizer.kind == "sentencepiece", "kind")
     try:
         content, adds_space = read_model(tokenizer.files[MODEL_FILE])
     except ValueError as error:
-        raise Unproven(message_of(error)) from error
+        raise Unproven(f"{_NOT_KNOWN} {message_of(error)}") from error
     return Parts("sentencepiece", _as_json(content), adds_space=adds_space)
+
+
+def _require(is_known: bool, part: str) -> None:
+    """Raise Unproven unless a part of a tokenizer has a form that is known to be supported."""
+    if not is_known:
+        raise Unproven(f"{_NOT_KNOWN} {part}")
 
 
 def _as_json(content: dict[str, Any]) -> str:
@@ -152,27 +160,24 @@ def ranges_of(ids: list[int]) -> list[tuple[int, int]]:
     return [(int(run[0]), int(run[-1])) for run in runs if len(run)]
 
 
-def _check_ids(ids: Mapping[Any, int]) -> None:
+def _require_ids(ids: Mapping[Any, int]) -> None:
     """Raise Unproven if two tokens have the same id, or an id would make a library's tables far larger than needed."""
-    if len(set(ids.values())) < len(ids):
-        raise Unproven("two of its tokens have the same id")
-    if ids and max(ids.values()) > _MAX_ID_SHARE * len(ids):
-        raise Unproven(f"its id {max(ids.values()):,} is too high for {len(ids):,} tokens")
+    is_unique = len(set(ids.values())) == len(ids)
+    _require(is_unique and max(ids.values(), default=0) <= _MAX_ID_SHARE * len(ids), "ids")
 
 
 def _parts_of_ranks(ranks: dict[bytes, int], pattern: str) -> Parts:
-    _check_ids(ranks)
+    _require_ids(ranks)
     if pattern == GPT_4:  # Llama 3: gigatoken takes no file with tokens that no merges make
-        return Parts("tiktoken", _as_json(_json_of_ranks(ranks, pattern)))
-    if pattern not in _NAMES:
-        raise Unproven("its pattern is not that of GPT-2, cl100k_base, GPT-4, GPT-4o, Qwen 2 or Tekken")
+        return Parts("tiktoken", _as_json(_json_of_ranks(ranks)))
+    _require(pattern in _NAMES, "pattern")
     # gigatoken takes no other ranks than 0, 1, 2, ... in order.
     file = ranks_file({token: rank for rank, token in enumerate(sorted(ranks, key=ranks.__getitem__))})
     return Parts("tiktoken", file.decode(), _NAMES[pattern], ranges_of(sorted(ranks.values())))
 
 
-def _json_of_ranks(ids: dict[bytes, int], pattern: str) -> dict[str, Any]:
-    """Return the content of a tokenizer.json that encodes as tiktoken does.
+def _json_of_ranks(ids: dict[bytes, int]) -> dict[str, Any]:
+    """Return the content of a tokenizer.json with the pattern of GPT-4 that encodes as tiktoken does.
 
     tiktoken joins the two neighbours that make the token with the lowest rank, the leftmost of equals, whatever the two
     are: each way to make a token of two others is a merge. A whole word that is a token is not merged at all.
@@ -186,129 +191,84 @@ def _json_of_ranks(ids: dict[bytes, int], pattern: str) -> dict[str, Any]:
     ]
     vocab = {letters[token]: i for token, i in ids.items()}
     model = {"type": "BPE", "ignore_merges": True, "vocab": vocab, "merges": merges}
-    return {"model": model, "added_tokens": [], "pre_tokenizer": _pre_tokenizer((pattern,))}
+    return {"model": model, "added_tokens": [], "pre_tokenizer": _pre_tokenizer((GPT_4,))}
 
 
 # ---- tokenizer.json
 
 
 def _parts_of_json(content: dict[str, Any]) -> Parts:
-    check_tokenizer_json(content)
-    bare = bare_content(content)
-    spellings = [token["content"] for token in _added_tokens(content) if not is_white_space(token)]
-    run_ids, marker_id = list[int](), 0
-    if found := with_marker(bare):
-        bare, run_ids, marker_id = found
-        spellings.append(MARKER)
-    return Parts(
-        kind="huggingface",
-        content=_as_json(bare),
-        spellings=spellings,
-        normalizes=_normalizes(content),
-        run_ids=run_ids,
-        marker_id=marker_id,
-        adds_space=_adds_space(content) or None,
-    )
-
-
-def check_tokenizer_json(content: Mapping[str, Any]) -> None:
-    """Raise Unproven if the content of a tokenizer.json has a part that is not known to be supported."""
-    model, has_pieces = content["model"], _has_pieces(content)
+    """Return the parts of a tokenizer.json in one form, however it writes them."""
+    model, added = content["model"], content.get("added_tokens") or []
+    has_pieces = bool(model.get("byte_fallback"))
     allowed = _MODEL_OF_PIECES if has_pieces else _MODEL
-    for name, value in model.items():
-        if name not in ("vocab", "merges") and value not in allowed.get(name, ()):
-            raise Unproven(f"its model has {name}: {value!r}")
-    for token in _added_tokens(content):
-        if not token["content"]:
-            raise Unproven("it has an empty added token")
-        if is_white_space(token) and (token["single_word"] or token["lstrip"] or token["rstrip"]):
-            raise Unproven(f"its added token {token['content']!r} looks at its neighbours")
-    if has_pieces:
-        _check_pieces(content)
-    else:
-        _check_words(content)
-    _check_ids(model["vocab"] | _white_space_ids(content))
+    _require(all(model[name] in allowed.get(name, ()) for name in model.keys() - {"vocab", "merges"}), "model")
+    spaces = list(filter(is_white_space, added))
+    _require(all(token["content"] for token in added), "added_tokens")
+    _require(not any(token["single_word"] or token["lstrip"] or token["rstrip"] for token in spaces), "added_tokens")
+    _require_ids(model["vocab"] | {token["content"]: token["id"] for token in spaces})
+    vocab = dict(sorted(model["vocab"].items(), key=itemgetter(1)))
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
+    _require(all(pair.count(" ") == 1 for pair in merges), "merges")
+    spellings = [token["content"] for token in added if not is_white_space(token)]
+    parts = (_parts_of_pieces if has_pieces else _parts_of_words)(content, vocab, merges)
+    return replace(parts, spellings=[*spellings, *parts.spellings])
 
 
-def _check_words(content: Mapping[str, Any]) -> None:
-    if unknown := sorted({part["type"] for part in _normalizers(content)} - {"NFC"}):
-        raise Unproven(f"its normalizer is {unknown[0]}")
-    _check_pre_tokenizers(_steps(content))
-    added = _added_tokens(content)
-    for token in added:
-        if _normalizes(content) and not _is_stable(token["content"]):
-            raise Unproven(f"its added token {token['content']!r} may appear when a text is normalized")
-    if len({token["normalized"] for token in added if is_white_space(token)}) > 1:
-        raise Unproven("some of its added tokens are found in normalized text, others are not")
+def _parts_of_words(content: dict[str, Any], vocab: dict[str, int], merges: list[str]) -> Parts:
+    """Return the parts of a tokenizer.json that cuts a text into words by a known pattern."""
+    normalizers = steps_of(content.get("normalizer"), "normalizers")
+    steps = steps_of(content.get("pre_tokenizer"), "pretokenizers")
+    added = content.get("added_tokens") or []
+    _require(all(part["type"] == "NFC" for part in normalizers), "normalizer")
+    _require(not normalizers or all(_is_stable(token["content"]) for token in added), "added_tokens")
+    spaces = list(filter(is_white_space, added))
+    _require(len({token["normalized"] for token in spaces}) <= 1, "added_tokens")
+    model = {"type": "BPE", "ignore_merges": bool(content["model"].get("ignore_merges")), "vocab": vocab}
+    ids = {token["content"]: token["id"] for token in spaces}
+    ids |= {digit: vocab[digit] for digit in digits} if steps[:1] == [_DIGITS] else {}
+    bare = {
+        "model": model | {"merges": merges},
+        "added_tokens": found_first(ids),
+        "pre_tokenizer": _pre_tokenizer(_patterns(steps)),
+    }
+    return Parts("huggingface", normalizes=bool(normalizers), **_marked(bare))
 
 
-def _check_pre_tokenizers(steps: Sequence[Mapping[str, Any]]) -> None:
-    if not steps or steps[-1]["type"] != "ByteLevel":
-        raise Unproven("its pre-tokenizer does not end with ByteLevel")
-    if steps[-1].get("add_prefix_space"):
-        raise Unproven("its pre-tokenizer ByteLevel has add_prefix_space: True")
-    others = steps[1:-1] if steps[0] == {"type": "Digits", "individual_digits": True} else steps[:-1]
-    if unknown := [step["type"] for step in others if step["type"] != "Split"]:
-        raise Unproven(f"its pre-tokenizer is {unknown[0]}")
-    if _patterns(steps) not in _PATTERNS:
-        raise Unproven("its pattern is not that of GPT-2, GPT-4, GPT-4o, Qwen 2, Tekken or DeepSeek 3")
-    keeps = KEEPS_MATCHES if len(others) == 1 else KEEPS_MATCHES[:1]  # one of several does not match all of a text
-    if any((split["behavior"], split["invert"]) not in keeps for split in others):
-        raise Unproven("its pre-tokenizer Split does not keep the matches of its pattern")
-
-
-def _check_pieces(content: Mapping[str, Any]) -> None:
-    if _normalizers(content) not in ([SPACES_TO_MARKS], [_PREPEND, SPACES_TO_MARKS]):
-        raise Unproven("its normalizer does more than replace spaces by U+2581")
-    if _steps(content) not in ([], [_NO_SPLIT]):  # no space is left to split at
-        raise Unproven("its pre-tokenizer splits a text")
-    if {token for token in content["model"]["vocab"] if token.startswith("<0x")} != BYTES:
-        raise Unproven("its bytes are not <0x00> to <0xFF>")
-    for token in _added_tokens(content):
-        shown = f"its added token {token['content']!r}"
-        if is_white_space(token) and _adds_space(content):
-            raise Unproven(f"{shown} puts a space before what follows")
-        if token["normalized"] and (is_white_space(token) or set(token["content"]) & {" ", SPACE_MARK}):
-            raise Unproven(f"{shown} may appear when a text is normalized")
-
-
-def _has_pieces(content: Mapping[str, Any]) -> bool:
-    return bool(content["model"].get("byte_fallback"))
-
-
-def _normalizes(content: Mapping[str, Any]) -> bool:
-    return any(part["type"] == "NFC" for part in _normalizers(content))
-
-
-def _adds_space(content: Mapping[str, Any]) -> bool:
-    return _PREPEND in _normalizers(content)
-
-
-def _normalizers(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return steps_of(content.get("normalizer"), "normalizers")
-
-
-def _steps(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return steps_of(content.get("pre_tokenizer"), "pretokenizers")
+def _parts_of_pieces(content: dict[str, Any], vocab: dict[str, int], merges: list[str]) -> Parts:
+    """Return the parts of a tokenizer.json with byte fallback."""
+    normalizers = steps_of(content.get("normalizer"), "normalizers")
+    adds_space = normalizers == [_PREPEND, SPACES_TO_MARKS]
+    _require(adds_space or normalizers == [SPACES_TO_MARKS], "normalizer")
+    # No space is left to split at.
+    _require(steps_of(content.get("pre_tokenizer"), "pretokenizers") in ([], [_NO_SPLIT]), "pre_tokenizer")
+    _require({token for token in vocab if token.startswith("<0x")} == BYTES, "vocab")
+    added = content.get("added_tokens") or []
+    spaces = list(filter(is_white_space, added))
+    _require(not (adds_space and spaces), "added_tokens")  # one puts a space before what follows
+    normalized = [token for token in added if token["normalized"]]  # may appear when a text is normalized
+    _require(
+        not any(token in spaces or set(token["content"]) & {" ", SPACE_MARK} for token in normalized), "added_tokens"
+    )
+    bare = pieces_json(vocab, merges, found_first({token["content"]: token["id"] for token in spaces}))
+    return Parts("huggingface", _as_json(bare), adds_space=adds_space or None)
 
 
 def _patterns(steps: Sequence[Mapping[str, Any]]) -> tuple[Any, ...]:
-    """Return the regular expressions by which known steps cut a text, one after the other."""
-    patterns = [step["pattern"].get("Regex") for step in steps if step["type"] == "Split"]
-    return (*patterns, GPT_2) if steps[-1].get("use_regex", True) else tuple(patterns)
-
-
-def _added_tokens(content: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    return content.get("added_tokens") or []
+    """Return the known regular expressions by which steps cut a text, one after the other."""
+    *splits, last = steps or [{}]
+    splits = splits[1:] if splits[:1] == [_DIGITS] else splits
+    keeps = KEEPS_MATCHES if len(splits) == 1 else KEEPS_MATCHES[:1]  # one of several does not match all of a text
+    known = all(step["type"] == "Split" and (step["behavior"], step["invert"]) in keeps for step in splits)
+    _require(known and last.get("type") == "ByteLevel" and not last.get("add_prefix_space"), "pre_tokenizer")
+    patterns = *(step["pattern"].get("Regex") for step in splits), *([GPT_2] if last.get("use_regex", True) else [])
+    _require(patterns in _PATTERNS, "pre_tokenizer")
+    return patterns
 
 
 def is_white_space(token: Mapping[str, Any]) -> bool:
     """Return whether a fast encoder is trusted to find an added token: a run of white space that is not special."""
     return not token["special"] and token["content"].isspace()
-
-
-def _white_space_ids(content: Mapping[str, Any]) -> dict[str, int]:
-    return {token["content"]: token["id"] for token in _added_tokens(content) if is_white_space(token)}
 
 
 def _is_stable(content: str) -> bool:
@@ -317,30 +277,6 @@ def _is_stable(content: str) -> bool:
     The three ASCII characters that are the normal form of another one are K (of U+212A), ; (U+037E) and ` (U+1FEF).
     """
     return content.isascii() and not set(content) & set("K;`")
-
-
-def bare_content(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Reduce a tokenizer.json that passed check_tokenizer_json to the parts that decide ids, in one form.
-
-    Two files have the same bare content if they differ only in what a fast encoder must not know or do (special tokens,
-    templates, the normalizer), or in how they write the same.
-    """
-    model, steps, added = content["model"], _steps(content), _white_space_ids(content)
-    ids = model["vocab"]
-    vocab = {token: ids[token] for token in sorted(ids, key=ids.__getitem__)}
-    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
-    if any(pair.count(" ") != 1 for pair in merges):
-        raise Unproven("a token of its merges has a space")
-    if _has_pieces(content):
-        return pieces_json(vocab, merges, found_first(added))
-    if steps[0]["type"] == "Digits":
-        added |= {digit: vocab[digit] for digit in digits}
-    ignore_merges = bool(model.get("ignore_merges"))
-    return {
-        "model": {"type": "BPE", "ignore_merges": ignore_merges, "vocab": vocab, "merges": merges},
-        "added_tokens": found_first(added),
-        "pre_tokenizer": _pre_tokenizer(_patterns(steps)),
-    }
 
 
 def _pre_tokenizer(patterns: tuple[str, ...]) -> dict[str, Any]:
@@ -352,26 +288,20 @@ def _pre_tokenizer(patterns: tuple[str, ...]) -> dict[str, Any]:
     return {"type": "Sequence", "pretokenizers": [*splits, byte_level]}
 
 
-def with_marker(bare: Mapping[str, Any]) -> tuple[dict[str, Any], list[int], int] | None:
-    """Put a marker in place of added tokens that are runs of spaces.
+def _marked(bare: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of a tokenizer.json as fields of Parts, with a marker in place of runs of spaces.
 
-    Args:
-        bare: see bare_content.
-
-    Returns:
-        The content with the marker, the ids of the runs by their length, and the marker's id. None if the added tokens
-        are not runs of 2 to n spaces, the pattern is not GPT-2's, or the marker could be a part of another token.
+    The content stays as it is if added tokens are not runs of 2 to n spaces, the pattern is not GPT-2's, or the marker
+    could be a part of another token.
     """
-    model = bare["model"]
-    runs = {len(token["content"]): token["id"] for token in bare["added_tokens"]}
-    has_all_lengths = runs and sorted(runs) == list(range(2, len(runs) + 2))
-    is_of_spaces = not any(token["content"].strip(" ") for token in bare["added_tokens"])
-    if not (has_all_lengths and is_of_spaces) or bare["pre_tokenizer"] != _pre_tokenizer((GPT_2,)):
-        return None
-    if model["ignore_merges"] or _MARKER_LETTERS in " ".join(model["vocab"].keys() - {_MARKER_LETTERS}):
-        return None
+    model, runs = bare["model"], {token["content"]: token["id"] for token in bare["added_tokens"]}
+    spaces = [" " * length for length in range(2, len(runs) + 2)]
+    has_runs = runs and runs.keys() == set(spaces) and bare["pre_tokenizer"] == _pre_tokenizer((GPT_2,))
+    if not has_runs or model["ignore_merges"] or _MARKER_LETTERS in " ".join(model["vocab"].keys() - {_MARKER_LETTERS}):
+        return {"content": _as_json(bare)}
     vocab = {_MARKER_LETTERS: max(model["vocab"].values()) + 1, **model["vocab"]}
     first = " ".join(_MARKER_LETTERS)
     merges = [first, *(pair for pair in model["merges"] if pair != first)]
     content = {**bare, "model": model | {"vocab": vocab, "merges": merges}, "added_tokens": []}
-    return content, [0, 0, *(runs[length] for length in sorted(runs))], vocab[_MARKER_LETTERS]
+    ids = {"run_ids": [0, 0, *map(runs.__getitem__, spaces)], "marker_id": vocab[_MARKER_LETTERS]}
+    return {"content": _as_json(content), "spellings": [MARKER], **ids}
