@@ -252,6 +252,7 @@ class CsvReader(TextFileReader):
             self._check_names(url, names, "Set header: false if this is a row of data, check delimiter")
             return names, rows
         if self._names_given:
+            self._check_names(url, self._names_given, "Check columns")
             return self._names_given, rows
         first = next(rows, None)
         if first is None:

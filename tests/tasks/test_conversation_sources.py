@@ -336,7 +336,7 @@ def test_a_source_names_its_texts_or_its_conversations(kind: str) -> None:
         ({"text": "body", "messages": "chat"}, "text and messages exclude each other: remove text"),
         ({"layout": "alpaca"}, "layout is an option of conversations: give messages"),
         ({"tools": "functions", "text": "body"}, "tools is an option of conversations: give messages"),
-        ({"messages": "chat", "layout": "chatml"}, "must be one of messages, sharegpt, alpaca, prompt_completion"),
+        ({"messages": "chat", "layout": "chatml"}, r"match pattern ..\(messages\|sharegpt\|alpaca\|prompt_completion"),
     ):
         with pytest.raises(ValueError, match=message):
             parsed(**fields)

@@ -56,41 +56,29 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
             "documents:\n  min_char: 5\n",
             "spec.yaml:8: documents.min_char: unknown key (value 5). Did you mean min_chars? Allowed: min_chars, max",
         ),
+        ("    text: x\n", "spec.yaml:7: sources.1.text: unknown key (value 'x'). Allowed: path, name, leave_out, kind"),
         ("seed: -1\n", "spec.yaml:7: seed: Input should be greater than or equal to 0; got -1"),
-        (
-            "tokenizer: gpt4\n",
-            "spec.yaml:7: tokenizer: not the name of a tokenizer. gpt-4 has the encoding cl100k_base.",
-        ),
+        ("tokenizer: gpt4\n", ":7: tokenizer: not the name of a tokenizer. gpt-4 has the encoding cl100k_base."),
         ("tokenizer: meta-llama/Llama-3\n", "kind: huggingface, name: org/model"),
-        ("tokenizer: llama3\n", "read from a file: write {kind: tiktoken, name: llama3, ranks: tokenizer.model}; got"),
         (
             "tokenizer:\n  name: gpt2\n  kind: tiktokn\n",
-            "spec.yaml:9: tokenizer.kind: unknown kind 'tiktokn'. Did you mean tiktoken? Allowed: byte, tiktoken,",
+            "spec.yaml:7: tokenizer: Input tag 'tiktokn' found using 'kind' does not match any of the expected tags:",
         ),
-        (
-            "  - {path: x}\n",
-            "spec.yaml:7: sources.2.kind: this key is required and is missing. Allowed: parquet, jsonl, csv, text,",
-        ),
-        (
-            "tokenizer: {kind: huggingface, name: ./model}\n",
-            "spec.yaml:7: tokenizer.name: must be a name such as org/model, of letters, digits, '.', '_' and '-'; give",
-        ),
-        (
-            "tokenizer: {kind: huggingface, path: x, revision: main}\n",
-            "spec.yaml:7: tokenizer: revision belongs to a model on the Hugging Face Hub: remove it, or remove path",
-        ),
+        ("  - {path: x}\n", "spec.yaml:7: sources.2: Unable to extract tag using discriminator 'kind'"),
+        ("tokenizer: {kind: huggingface, name: ./m}\n", ":7: tokenizer.name: String should match pattern"),
         ("tokenizer: {kind: tiktoken}\n", "spec.yaml:7: tokenizer: give the name of a tiktoken encoding (gpt2)"),
-        ("    text: x\n", "spec.yaml:7: sources.1.text: unknown key (value 'x'). Allowed: path, name, leave_out, kind"),
-        ("documents:\n  min_chars: 1\n  on: x\n", "spec.yaml:9: documents.True: Keys should be strings; got True"),
-        ("shard_tokens: 1e6\n", "spec.yaml:7: shard_tokens: Input should be a valid integer; got '1e6'"),
-        (
-            "splits: 5\n",
-            "spec.yaml:7: splits: must be a mapping of names to shares, such as {train: 0.9, test: 0.1}, or a "
-            "list of {name, share}; got 5",
-        ),
+        ("documents:\n  min_chars: 1\n  on: x\n", "spec.yaml:7: documents.1: Keys should be strings; got True"),
+        ("splits: 5\n", "spec.yaml:7: splits: must be a mapping of names to shares, such as {train: 0.9, test: 0.1}"),
+        ("seed: 1\nseed: 2\n", "spec.yaml:8: seed is given twice; remove one"),
+        ("seed: [1\n", "not valid YAML: expected ',' or ']', but got '<stream end>'; quote values that contain"),
+        ("\tseed: 1\n", "spec.yaml:7: not valid YAML: found character '\\t' that cannot start any token"),
+        ("seed: !!python/object/apply:os.system [ls]\n", "spec.yaml:7: not valid YAML: could not determine"),
+        ("splits: " + "[" * 5000, "not valid YAML: nested too deep"),
+        ("documents: &a [*a]\n", "not valid YAML: aliases (*name) are not supported; write"),
+        ("a\0b", "not valid YAML"),
     ],
 )
-def test_a_wrong_key_type_or_value_is_reported_with_its_line(text: str, message: str, tmp_path: Path) -> None:
+def test_what_is_wrong_in_a_file_is_reported_with_its_line(text: str, message: str, tmp_path: Path) -> None:
     assert message in refusal(tmp_path, BASE + text)
 
 
@@ -98,34 +86,14 @@ def test_all_errors_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
     text = BASE.replace("dataset: news\n", "") + "seed: -1\nnope: 1\ndocuments: {min_chars: x}\n"
     lines = refusal(tmp_path, text).splitlines()
     assert len(lines) == 4
-    assert "spec.yaml: dataset: this key is required and is missing" in lines
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (BASE + "seed: 1\nseed: 2\n", "spec.yaml:8: seed is given twice; remove one"),
-        (BASE + "seed: [1\n", "not valid YAML: expected ',' or ']', but got '<stream end>'; quote values that contain"),
-        (BASE + "\tseed: 1\n", "spec.yaml:7: not valid YAML: found character '\\t' that cannot start any token"),
-        (BASE + "seed: !!python/object/apply:os.system [ls]\n", "spec.yaml:7: not valid YAML: could not determine"),
-        (BASE + "splits: " + "[" * 5000, "not valid YAML: nested too deep"),
-        (BASE + "documents: &a [*a]\n", "not valid YAML: aliases (*name) are not supported; write"),
-        ("a\0b", "not valid YAML"),
-        ("", "a spec is a mapping of keys"),
-        (
-            BASE.replace("news", "9news"),
-            "spec.yaml:1: dataset: must be a lower-case letter, then at most 63 lower-case",
-        ),
-    ],
-)
-def test_a_file_that_is_not_a_spec_is_refused(text: str, message: str, tmp_path: Path) -> None:
-    assert message in refusal(tmp_path, text)
+    assert "spec.yaml: dataset: Field required" in lines
+    assert "a spec is a mapping of keys" in refusal(tmp_path, "")
 
 
 def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"none\.yaml: no such file; `tokenloom init .*none\.yaml` writes"):
         load_spec(tmp_path / "none.yaml")
-    with pytest.raises(SpecError, match="this is a folder"):
+    with pytest.raises(SpecError, match="can't be read: Is a directory"):
         load_spec(tmp_path)
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xff")
     with pytest.raises(SpecError, match=r"bytes\.yaml: a spec must be UTF-8; byte 0 is not\. Save it as"):
@@ -174,11 +142,11 @@ def test_an_override_sets_a_key_of_a_tokenizer_in_its_short_form(overrides: tupl
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("seed", "--set seed: write --set key=value"),
+        ("seed", "--set: write --set key=value"),
         ("seed=[", "--set seed=[: seed: Input should be a valid integer"),
         ("documents.nope=1", "--set documents.nope=1: documents.nope: unknown key (value 1). Allowed: min_chars"),
         ("sources.2.path=x", "--set sources.2.path=x: the spec has no sources.2"),
-        ("dataset.x.y=1", "--set dataset.x.y=1: the spec has no dataset.x"),
+        ("dataset.x.y=1", "--set dataset.x.y=1: the spec has no dataset.x.y"),
         ("tokenizer=", "--set tokenizer=: tokenizer: Input should be a valid dictionary"),
         ("dataset=", "--set dataset=: dataset: Input should be a valid string; got no value"),
     ],
@@ -188,11 +156,9 @@ def test_a_bad_override_is_reported_as_written(override: str, message: str, tmp_
 
 
 def test_an_override_inside_a_source_is_blamed_with_the_line_of_the_source(tmp_path: Path) -> None:
-    overrides = ("sources.0.kind=csv", "sources.0.header=false", "seed=3")
-    place = "spec.yaml:4 with --set sources.0.kind=csv --set sources.0.header=false"
-    assert refusal(tmp_path, BASE, *overrides).startswith(
-        f"{place}: sources.0: text: the field 'text' has no name; without a header"
-    )
+    overrides = ("sources.0.kind=csv", "sources.0.columns=[a]", "seed=3")
+    place = "spec.yaml:4 with --set sources.0.kind=csv --set sources.0.columns=[a]"
+    assert refusal(tmp_path, BASE, *overrides).startswith(f"{place}: sources.0: columns names the fields of files with")
     spec = load(tmp_path, BASE + "tokenizer: byte\n", "sources.1.path=other.txt")
     assert spec.source_place("parquet-0") == f"{tmp_path}/spec.yaml:4"
     assert spec.source_place("text-1") == f"{tmp_path}/spec.yaml:5 with --set sources.1.path=other.txt"

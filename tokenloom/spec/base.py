@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -18,11 +18,11 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from tokenloom.errors import SpecError
-from tokenloom.spec.syntax import NAME_PATTERN, RULES, escaped
+from tokenloom.spec.syntax import NAME_PATTERN, escaped
 from tokenloom.storage.formats.manifest import given_options
 from tokenloom.wording import SECRET_URL
 
-_LAST = 1000  # position of a field in the form; fields without a position sort as 0
+_LAST = 1000  # position of the kind in the form
 _AS_USUAL = {"type": "object", "title": "As usual"}  # a tab without fields, which submits nothing
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -50,32 +50,34 @@ def kind_field(kind: str) -> Any:
     return Field(kind, description="Set by the tab chosen above")
 
 
-def _title(name: str, _field: object) -> str:
-    """Return how the form calls a field that has no title of its own: leave_out -> Leave out."""
-    return name.replace("_", " ").capitalize()
-
-
 class SpecModel(BaseModel):
     """A part of a spec; unknown keys are errors, and values are not converted.
 
     `path_fields` names the fields that hold local paths or URLs. They are made absolute before a build and are not part
     of its identity: the content of the files is. `pattern_fields` are those of them in which wildcards are patterns.
-    `operational_fields` decide no byte either. In the form, `folded_fields` and then `rare_fields` come last.
+    `operational_fields` decide no byte either.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, field_title_generator=_title)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
     path_fields: ClassVar[tuple[str, ...]] = ()
     pattern_fields: ClassVar[tuple[str, ...]] = ()
     operational_fields: ClassVar[tuple[str, ...]] = ()
-    folded_fields: ClassVar[tuple[str, ...]] = ()
-    rare_fields: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Return the schema that Prefect renders as a form."""
+        """Return the schema that Prefect renders as a form, in which every field can be filled in sensibly.
+
+        An optional field becomes an empty box instead of a choice with "None". A kind becomes a list of its one value.
+        """
         schema = handler.resolve_ref_schema(handler(core_schema))
-        show_in_form(schema, handler)
-        put_last(schema, cls.folded_fields, cls.rare_fields)
+        for position, (name, field) in enumerate(schema.get("properties", {}).items()):
+            field["position"] = position  # databases do not keep the order of a mapping
+            if "const" in field:
+                field |= {"enum": [field["const"]], "position": _LAST}
+                schema.setdefault("required", []).append(name)
+            _remove_null(field, handler)
+            if isinstance(default := field.get("default"), dict):
+                field["default"] = {key: value for key, value in default.items() if value is not None}
         return schema
 
     def paths(self) -> Iterator[tuple[str, str]]:
@@ -151,39 +153,14 @@ def as_any_of(schema: dict[str, Any]) -> None:
     schema["anyOf"] = schema.pop("oneOf")
 
 
-def show_in_form(schema: JsonSchemaValue, handler: GetJsonSchemaHandler) -> None:
-    """Change the schema of a part of a spec so that every field of the form can be filled in sensibly.
+def folded(schema: dict[str, Any]) -> None:
+    """Write a block as two tabs, the first without fields, so that it opens with a click.
 
-    An optional field becomes an empty box instead of a choice with "None". A kind becomes a list of its one value.
+    The first tab accepts everything, so `allOf` checks what the second submits, and names the field that is wrong.
     """
-    for name, field in schema.get("properties", {}).items():
-        if "const" in field:
-            field |= {"enum": [field["const"]], "position": _LAST}
-            schema.setdefault("required", []).append(name)
-        _remove_null(field, handler)
-        if pattern := field.pop("pattern", None):
-            # The server would quote the pattern; of a constant it says: 'lower-case letters or digits' was expected
-            field |= {"if": {"pattern": pattern}, "else": {"const": RULES[pattern]}}
-        if isinstance(default := field.get("default"), dict):
-            field["default"] = {key: value for key, value in default.items() if value is not None}
-
-
-def put_last(schema: dict[str, Any], folded: Sequence[str], rare: Sequence[str]) -> None:
-    """Move fields of an object to the end of the form.
-
-    Args:
-        schema: of the object; changed in place.
-        folded: blocks that open with a click: two tabs, the first without fields. It accepts everything, so `allOf`
-            checks what the second submits, and names the field that is wrong.
-        rare: fields below these.
-    """
-    for name in folded:
-        field = schema["properties"][name]
-        block = {"$ref": field.pop("$ref"), "title": "Change"}
-        del field["default"]
-        field |= {"title": name.capitalize(), "anyOf": [_AS_USUAL, block], "allOf": [block]}
-    for position, name in enumerate((*folded, *rare), start=1):
-        schema["properties"][name]["position"] = position
+    block = {"$ref": schema.pop("$ref"), "title": "Change"}
+    del schema["default"]
+    schema |= {"anyOf": [_AS_USUAL, block], "allOf": [block]}
 
 
 def _remove_null(field: dict[str, Any], handler: GetJsonSchemaHandler) -> None:

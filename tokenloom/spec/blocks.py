@@ -18,7 +18,7 @@ TEMPLATES = ("chatml", "gemma", "llama3", "phi3", "zephyr")  # files of tokenloo
 BLOCK_URL = "block://"  # prefix of a store that is defined by a Prefect block
 _Share = Annotated[float, Field(ge=0, le=1)]
 _Change = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-_THAN_LATEST = "from the version that `latest` names; 0.2 is 20 %"
+_SINCE_LATEST = "since `latest`; 0.2 is 20 %"
 
 
 class Transform(SpecModel):
@@ -28,8 +28,7 @@ class Transform(SpecModel):
     """
 
     function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] = Field(
-        description="`package.module:function`, importable where workers run; gets a text and returns a text, or None "
-        "to leave it out",
+        description="`package.module:function`, importable where workers run"
     )
     version: Annotated[str, Field(min_length=1)] = Field(
         description="Part of the identity of a version: change it whenever you change the function"
@@ -43,33 +42,21 @@ class DocumentRules(SpecModel):
     min_chars: int = Field(1, ge=0, description="Texts with fewer characters are counted, but not kept")
     max_chars: int | None = Field(None, ge=1, description="Texts with more characters are counted, but not kept")
     deduplicate: bool = Field(True, description="Whether to keep only the first of identical texts")
-    exclude: Location | None = Field(
-        None,
-        description="File with content hashes or texts, one per line: documents with these are not kept",
-    )
+    exclude: Location | None = Field(None, description="File of content hashes or texts, one a line, to leave out")
     on_error: Literal["fail", "skip"] = Field(
-        "fail",
-        description="`fail`: a bad row ends the build; `skip`: it is left out, counted, and listed in "
-        "`quarantine.jsonl`",
+        "fail", description="A bad row ends the build, or is left out, counted and listed in `quarantine.jsonl`"
     )
     encoding_errors: Literal["fail", "replace"] = Field(
-        "fail",
-        description="`fail`: a text with invalid bytes is a bad row; `replace`: U+FFFD takes their place",
+        "fail", description="A text with invalid bytes is a bad row, or gets U+FFFD in their place"
     )
     max_bytes: int = Field(
-        268_435_456,
-        ge=1,
-        le=2**31 - 1,
-        description="Most bytes of UTF-8 that a document may have; a larger one is a bad row",
+        268_435_456, ge=1, le=2**31 - 1, description="Most bytes of UTF-8 of a document; a larger one is a bad row"
     )
-    transform: Transform | None = Field(
-        None, description="Your own function, applied to each text before the other rules"
-    )
+    transform: Transform | None = Field(None, description="Your own function, applied to each text before the rules")
     without_target: Literal["drop", "keep", "fail"] = Field(
         "drop",
         exclude_if=lambda value: value == "drop",  # absent from identities, as in specs without conversations
-        description="A conversation of which nothing is learned: `drop` counts it as filtered, `keep` keeps it, "
-        "`fail` ends the build",
+        description="A conversation of which nothing is learned counts as filtered, is kept, or ends the build",
     )
 
     @model_validator(mode="after")
@@ -95,26 +82,18 @@ class ChatRules(SpecModel):
     path_fields: ClassVar[tuple[str, ...]] = ("template",)
     template: Location = Field(
         OF_TOKENIZER,
-        description="File of a Jinja chat template, such as `mine.jinja`; `tokenizer`: the one that comes with the "
-        f"tokenizer; or one of ours: {', '.join(f'`{name}`' for name in TEMPLATES)}",
+        description="File of a Jinja chat template; `tokenizer`: the one that comes with the tokenizer; or one of "
+        f"ours: {', '.join(f'`{name}`' for name in TEMPLATES)}",
     )
-    arguments: dict[str, JsonValue] = Field(
-        {}, description="Variables of the template, such as `{enable_thinking: false}`"
-    )
+    arguments: dict[str, JsonValue] = Field({}, description="The template's variables: `{enable_thinking: false}`")
     date: Annotated[datetime.date, Field(strict=False)] | None = Field(
-        None,
-        description="The day that a template gets that asks for the present one, as YYYY-MM-DD; such a template "
-        "requires it",
+        None, description="The day, YYYY-MM-DD, for a template that asks for the present one; it requires this"
     )
     stop_tokens: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(as_list)] = Field(
-        [],
-        description="Tokens that end a turn of the assistant, such as `<|im_end|>`; empty: the last special "
-        "token before the next message",
+        [], description="Tokens that end a turn of the assistant; empty: the last special one before the next message"
     )
     special_tokens_in_content: Literal["text", "fail", "token"] = Field(
-        "text",
-        description="What the spelling of a special token in a message becomes: `text`, a bad row (`fail`), or the "
-        "`token`",
+        "text", description="What a special token spelled in a message is: `text`, a bad row (`fail`), or the `token`"
     )
 
     def paths(self) -> Iterator[tuple[str, str]]:
@@ -127,41 +106,23 @@ class Checks(SpecModel):
 
     min_documents: int | None = Field(None, ge=1, description="Fewest documents in all splits together")
     min_tokens: int | None = Field(None, ge=1, description="Fewest tokens in all splits together")
-    max_duplicate_share: _Share | None = Field(
-        None, description="Largest share of duplicates in the rows read; 0.1 is 10 %"
-    )
-    max_quarantined_share: _Share | None = Field(
-        None, description="Largest share of skipped bad rows in the rows read; 0.1 is 10 %"
-    )
+    max_duplicate_share: _Share | None = Field(None, description="Largest share of duplicates in the rows read")
+    max_quarantined_share: _Share | None = Field(None, description="Largest share of skipped bad rows in those read")
     max_filtered_share: _Share | None = Field(
-        None, description="Largest share of rows in the rows read that a rule or filter leaves out"
+        None, description="Largest share of rows that rules or a filter leave out"
     )
-    max_token_drift: _Change | None = Field(
-        None, description=f"Largest relative change of the number of tokens {_THAN_LATEST}"
-    )
-    max_document_drift: _Change | None = Field(
-        None, description=f"Largest relative change of the number of documents {_THAN_LATEST}"
-    )
-    max_bytes_per_token_drift: _Change | None = Field(
-        None, description=f"Largest relative change of the bytes per token {_THAN_LATEST}"
-    )
+    max_token_drift: _Change | None = Field(None, description=f"Largest change of the tokens {_SINCE_LATEST}")
+    max_document_drift: _Change | None = Field(None, description=f"Largest change of the documents {_SINCE_LATEST}")
+    max_bytes_per_token_drift: _Change | None = Field(None, description=f"Largest change of this ratio {_SINCE_LATEST}")
     max_length_drift: _Share | None = Field(
-        None,
-        description="Largest distance (total variation) of the histogram of lengths to that of the version that "
-        "`latest` names",
+        None, description="Largest distance (total variation) of the histogram of lengths to that of `latest`"
     )
     max_documents_without_target: int | None = Field(
         None, ge=0, description="Most conversations of which nothing is learned, with those that are dropped"
     )
-    min_learned_share: _Share | None = Field(
-        None, description="Smallest share of learned tokens in those of conversations; 0.1 is 10 %"
-    )
-    stop_token_learned: bool | None = Field(
-        None, description="Whether a stop token must end every turn of the assistant"
-    )
-    no_doubled_bos: bool | None = Field(
-        None, description="Whether no conversation may begin with two beginning-of-text tokens"
-    )
+    min_learned_share: _Share | None = Field(None, description="Smallest share of learned tokens in conversations")
+    stop_token_learned: bool | None = Field(None, description="Whether a stop token must end each assistant's turn")
+    no_doubled_bos: bool | None = Field(None, description="Whether two beginning-of-text tokens in a row are refused")
 
     def limits(self) -> dict[str, float]:
         """Return the checks that are set, and their limits: 1 for those that only hold or not."""
@@ -175,20 +136,16 @@ class ProcessRunner(SpecModel):
     model_config = ConfigDict(title="Processes")
     kind: Literal["process"] = kind_field("process")
     workers: Annotated[int, Field(ge=0, le=512)] | None = Field(
-        None,
-        description="Worker processes; default: one per core; 0: the flow's own process does the work",
+        None, description="Worker processes; default: one per core; 0: the flow's own process does the work"
     )
 
 
 class _ClusterRunner(SpecModel):
     workers: Annotated[int, Field(ge=1, le=512)] | None = Field(
-        None,
-        description="Tasks at a time; default: all workers of the cluster, or one per core on this machine",
+        None, description="Tasks at a time; default: all workers of the cluster, or one per core on this machine"
     )
     address: str | None = Field(
-        None,
-        description="Address of Dask's scheduler, `tcp://host:8786`, or of Ray's cluster, `ray://host:10001`; default: "
-        "a cluster on this machine for this run",
+        None, description="`tcp://host:8786` of Dask, `ray://host:10001` of Ray; default: a cluster here for this run"
     )
 
 
@@ -217,6 +174,5 @@ class Credentials(SpecModel):
         description="Protocol of the URLs that need them: `s3`, `gs`, `az`, `abfs`"
     )
     block: Annotated[str, Field(pattern="^[a-z0-9-]+$")] = Field(
-        title="Secret block",
-        description='Name of the Secret block; its value is like `{"key": "...", "secret": "..."}`',
+        title="Secret block", description='Its name; its value is like `{"key": "...", "secret": "..."}`'
     )

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 from pydantic.fields import FieldInfo
 
 from tokenloom.errors import SpecError
-from tokenloom.spec.base import Location, Name, SpecModel, join_path, without_dots
+from tokenloom.spec.base import Location, Name, SpecModel, folded, join_path, without_dots
 from tokenloom.spec.blocks import ChatRules, Checks, Credentials, DocumentRules, ProcessRunner, Runner
 from tokenloom.spec.sources import Source
 from tokenloom.spec.tokenizers import Tokenizer
@@ -37,8 +37,6 @@ class Split(SpecModel):
 class BuildSpec(SpecModel):
     """Everything that defines a build."""
 
-    folded_fields = ("documents", "chat", "checks")
-    rare_fields = ("seed", "shard_tokens", "report", "runner", "credentials")
     dataset: Name = Field(description="Name of the dataset: lower-case letters, digits, `.`, `_` and `-`")
     store: Location = Field(
         description="Folder that holds the datasets: a path, a URL such as `s3://bucket/corpora` (also `gs://`, "
@@ -46,32 +44,34 @@ class BuildSpec(SpecModel):
     )
     sources: list[Source] = Field(description="Where the documents come from; at least one source", min_length=1)
     tokenizer: Tokenizer = Field(description="Turns text into ids")
-    documents: DocumentRules = Field(DocumentRules(), description="Which rows become documents")
-    chat: ChatRules = Field(ChatRules(), description="How conversations become text; only for sources with `messages`")
     splits: list[Split] = Field(  # a list, as databases do not keep the order of a mapping
         [Split(name="train", share=0.98), Split(name="validation", share=0.01), Split(name="test", share=0.01)],
-        description="Parts of the dataset and their shares of the documents, which add up to 1; one is `train`, which "
-        "takes the rest. YAML also accepts `{train: 0.98, test: 0.02}`",
+        description="Parts of the dataset and their shares of the documents, which add up to 1; `train` takes the "
+        "rest. YAML also accepts `{train: 0.98, test: 0.02}`",
+    )
+    limit: int | None = Field(
+        None, ge=1, description="A try-out: only so many first documents of each source. The tag `tryout` names it"
+    )
+    documents: DocumentRules = Field(
+        DocumentRules(), title="Documents", description="Which rows become documents", json_schema_extra=folded
+    )
+    chat: ChatRules = Field(
+        ChatRules(),
+        title="Chat",
+        description="How conversations become text; only for sources with `messages`",
+        json_schema_extra=folded,
+    )
+    checks: Checks = Field(
+        Checks(), title="Checks", description="What a version must hold to be published", json_schema_extra=folded
     )
     seed: int = Field(0, ge=0, le=MAX_SEED, description="Seed of the order of the documents")
     shard_tokens: int = Field(
         100_000_000, ge=1, le=2**40, title="Tokens per shard", description="Approximate number of tokens in a shard"
     )
-    limit: int | None = Field(
-        None,
-        ge=1,
-        description="A try-out: use only so many documents of each source, the first ones. The tag `tryout` names it, "
-        "never `latest`",
-    )
-    checks: Checks = Field(
-        Checks(),
-        description="What a finished version must hold to be published; by default there is no check",
-    )
     report: bool = Field(True, description="Whether to write a page with the version's figures once it is published")
     runner: Runner = Field(ProcessRunner(), description="Where the work runs")
     credentials: list[Credentials] = Field(
-        [],
-        description="Prefect blocks with credentials of object stores; by default they come from the environment",
+        [], description="Prefect blocks with credentials of stores; by default they come from the environment"
     )
 
     _places: dict[str, str] = PrivateAttr({})  # file and line of sources and checks, if the spec came from a file
@@ -246,30 +246,15 @@ class BuildSpec(SpecModel):
 def field_names(location: Sequence[str | int]) -> list[str]:
     """Return the keys that a spec allows at `location`, such as ("documents",) or ("sources", 0, "parquet").
 
-    A union is entered by the value of its `kind`. The list is empty if the location is unknown.
+    A union is entered by the value of its `kind`.
     """
-    models = _models_at(location)
-    return list(models[""].model_fields) if "" in models else []
-
-
-def kind_names(location: Sequence[str | int]) -> list[str]:
-    """Return the kinds that a spec allows at `location`, such as ("sources", 0); empty if there is no choice."""
-    return [kind for kind in _models_at(location) if kind]
-
-
-def _models_at(location: Sequence[str | int]) -> dict[str, type[BaseModel]]:
-    """Return the models at a location by their kind, "" for a model without kinds; {} if the location is unknown."""
     models: dict[str, type[BaseModel]] = {"": BuildSpec}
     for part in location:
-        if isinstance(part, int):  # an item of a list
-            continue
         if part in models:
-            models = {"": models[part]}
-        elif "" in models and part in models[""].model_fields:
+            models = {"": models[str(part)]}
+        elif not isinstance(part, int):  # an item of a list
             models = models_by_kind(models[""].model_fields[part])
-        else:
-            return {}
-    return models
+    return list(models[""].model_fields)
 
 
 def models_by_kind(field: FieldInfo) -> dict[str, type[BaseModel]]:

@@ -15,16 +15,13 @@ import yaml
 from pydantic import ValidationError
 
 from tokenloom.errors import SpecError, StoreError, message_of
-from tokenloom.spec.build_spec import BuildSpec, field_names, kind_names
-from tokenloom.spec.syntax import RULES
+from tokenloom.spec.build_spec import BuildSpec, field_names
 from tokenloom.spec.tokenizers import expand_short_name
 from tokenloom.storage.stores import is_object
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.wording import SECRET_URL, did_you_mean, shortened
 
-_EXAMPLES = {"tokenizer": "; such as tokenizer: {kind: tiktoken, name: gpt2} or {kind: byte}"}
 OVERRIDE = "--set "  # the place of a key that an override gave begins with it
-_NOT_TEXT = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "bool", "null", "timestamp"))
 KeyPath = tuple[str | int, ...]  # such as ("sources", 0, "path")
 
 
@@ -50,20 +47,16 @@ def load_spec(path: str | Path, overrides: Sequence[str] = (), overrides_folder:
         # Not `from error`, which holds the values unredacted, passwords among them.
         raise SpecError(SECRET_URL.sub("***", "\n".join(lines))) from None
     given = [key for key, _ in spec.paths() if file.place(key_path(key)).startswith(OVERRIDE)]
-    folders = dict.fromkeys(given, str(overrides_folder))
-    keys: list[tuple[str | int, ...]] = [("sources", i) for i in range(len(spec.sources))]
-    keys += [("checks", name) for name in spec.checks.limits()]
-    places = {".".join(map(str, key)): file.place(key) for key in keys}
-    return spec.resolve(file.folder, folders).with_places(places)
+    keys = [f"sources.{i}" for i in range(len(spec.sources))] + [f"checks.{name}" for name in spec.checks.limits()]
+    places = {key: file.place(key_path(key)) for key in keys}
+    return spec.resolve(file.folder, dict.fromkeys(given, str(overrides_folder))).with_places(places)
 
 
 def _apply_override(file: YamlFile, override: str) -> None:
     """Set one key of a spec, by "key=value"; raise SpecError if it is not one, or the spec has no place for the key."""
     name, equals, text = override.partition("=")
-    if not equals or not name:
-        raise SpecError(f"--set {override}: write --set key=value, such as --set documents.min_chars=5")
-    if "://" in name:  # a URL cut at its first =: a secret in it must not show in the message
-        raise SpecError("--set: a URL precedes the =; write --set key=value, such as --set store=s3://bucket/store")
+    if not equals or not name or "://" in name:  # a secret in a URL must not show in the message
+        raise SpecError("--set: write --set key=value, such as --set documents.min_chars=5")
     key = key_path(name)
     try:
         value = yaml.safe_load(text)
@@ -83,72 +76,41 @@ def _apply_override(file: YamlFile, override: str) -> None:
 def _set(spec: dict[str, Any], key: KeyPath, value: Any, override: str) -> None:
     """Set a key of a nested value; missing mappings and lists on the way to it are created."""
     target: Any = spec
-    for depth, (part, following) in enumerate(pairwise(key), start=1):
-        if isinstance(target, list) and isinstance(part, int) and part < len(target):
+    try:
+        for part, following in pairwise(key):
+            if isinstance(target, dict):
+                target.setdefault(part, [] if isinstance(following, int) else {})
             target = target[part]
-        elif isinstance(target, dict) and isinstance(part, str):
-            target = target.setdefault(part, [] if isinstance(following, int) else {})
-        else:
-            raise SpecError(f"--set {override}: the spec has no {dotted(key[:depth])}")
-    last: Any = key[-1]
-    if not (isinstance(target, dict) or (isinstance(target, list) and isinstance(last, int) and last < len(target))):
-        raise SpecError(f"--set {override}: the spec has no {dotted(key)}")
-    target[last] = value
+        target[key[-1]] = value
+    except (IndexError, TypeError) as error:
+        raise SpecError(f"--set {override}: the spec has no {dotted(key)}") from error
 
 
 def _message(item: Any, file: YamlFile) -> str:
     """Return the line for one of pydantic's errors."""
-    location, problem = item["loc"], item["type"]
+    location, given = item["loc"], item["input"]
     key = _written_key(location, file.value)
-    if problem == "invalid_key":  # its location ends with the key itself, which may look like a position
-        key = (*_written_key(location[:-1], file.value), str(item["input"]))
-    if problem in ("union_tag_invalid", "union_tag_not_found"):
-        key = (*key, "kind")
-    name = dotted(key) or "spec"
-    if problem == "extra_forbidden":
-        allowed = field_names(location[:-1])
-        rule = f"unknown key (value {_short(item['input'])}). {did_you_mean(str(key[-1]), allowed)}"
-    elif problem == "missing":
-        rule = f"this key is required and is missing{_EXAMPLES.get(name, '')}"
-    elif problem == "union_tag_not_found":
-        rule = f"this key is required and is missing. Allowed: {', '.join(kind_names(location))}"
-    elif problem == "union_tag_invalid":
-        kind = item["ctx"]["tag"]
-        rule = f"unknown kind {_short(kind)}. {did_you_mean(kind, kind_names(location))}"
-    elif problem == "string_pattern_mismatch":
-        rule = f"must be {RULES[item['ctx']['pattern']]}{_given_value(item)}"
+    shown = "no value" if given is None else shortened(SECRET_URL.sub("***", repr(given)), 80)
+    if item["type"] == "extra_forbidden":
+        rule = f"unknown key (value {shown}). {did_you_mean(str(key[-1]), field_names(location[:-1]))}"
     else:
-        rule = str(item["msg"]).removeprefix("Value error, ") + _given_value(item)
-    return f"{file.place(key)}: {name}: {rule}"
-
-
-def _given_value(item: Any) -> str:
-    """Return the value that was given, "" for an error of a whole part, such as a source: that is too long."""
-    is_whole_part = item["type"] == "value_error" and isinstance(item["input"], dict)
-    return "" if is_whole_part else f"; got {_short(item['input'])}"
+        rule = item["msg"].removeprefix("Value error, ") + ("" if isinstance(given, dict) else f"; got {shown}")
+    return f"{file.place(key)}: {dotted(key) or 'spec'}: {rule}"
 
 
 def _written_key(location: Sequence[str | int], value: Any) -> KeyPath:
     """Return pydantic's location without the names of union members, which the file does not contain."""
     written: list[str | int] = []
-    skipped = False
+    kind = None
     for part in location:
-        if isinstance(value, dict) and isinstance(part, int) and part < len(value):
-            return (*written, str(list(value)[part]))  # a list written as a mapping
-        if (isinstance(value, dict) and value.get("kind") == part and not skipped) or part == "[key]":
-            skipped = True
+        if part == kind:
+            kind = None
             continue
-        is_there = (isinstance(value, dict) and part in value) or (
-            isinstance(value, list) and isinstance(part, int) and part < len(value)
-        )
-        if is_there:
-            value, skipped = value[part], False
         written.append(part)
+        is_there = part in value if isinstance(value, dict) else isinstance(value, list) and part in range(len(value))
+        value = value[part] if is_there else None
+        kind = value.get("kind") if isinstance(value, dict) else None
     return tuple(written)
-
-
-def _short(value: Any) -> str:
-    return "no value" if value is None else shortened(SECRET_URL.sub("***", repr(value)), 80)
 
 
 @dataclass
@@ -220,8 +182,6 @@ def _read(name: str) -> tuple[bytes, str]:
     except FileNotFoundError as error:
         advice = "check the URL" if "://" in name else f"`tokenloom init {name}` writes a starter spec"
         raise SpecError(f"{name}: no such file; {advice}") from error
-    except IsADirectoryError as error:
-        raise SpecError(f"{name}: this is a folder; name the YAML file of the spec") from error
     except StoreError:
         raise
     except OSError as error:
@@ -233,15 +193,12 @@ def _read_url(url: str) -> tuple[bytes, str]:
     if SECRET_URL.search(url):
         place = SECRET_URL.sub("***", url)
         raise SpecError(f"{place}: a URL must not contain a password; give credentials in the environment")
-    protocol, _, rest = url.partition("://")
-    host, _, path = rest.partition("/")
-    if protocol in ("http", "https"):
-        rest = rest.partition("?")[0]
-    folder = f"{protocol}://{rest.rpartition('/')[0]}"
+    folder = url.partition("?")[0].rpartition("/")[0]
     if is_object(url):
         from tokenloom.storage.stores.remote import RemoteStore
 
-        return RemoteStore(f"{protocol}://{host}").read(path), folder
+        host, _, path = url.partition("://")[2].partition("/")
+        return RemoteStore(f"{url.partition('://')[0]}://{host}").read(path), folder
     import fsspec
 
     try:
@@ -283,8 +240,7 @@ def _keys(node: yaml.Node, parent: KeyPath) -> Iterator[tuple[KeyPath, int]]:
     """Yield every key and list position below a node, with its line."""
     if isinstance(node, yaml.MappingNode):
         for name, value in node.value:
-            is_text = name.tag not in _NOT_TEXT  # others as YAML reads them: yes -> True
-            key = (*parent, str(name.value if is_text else yaml.safe_load(name.value)))
+            key = (*parent, str(name.value))
             yield key, name.start_mark.line + 1
             yield from _keys(value, key)
     elif isinstance(node, yaml.SequenceNode):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from tokenloom.spec.base import Location, Name, SpecModel, as_any_of, as_list, kind_field
-from tokenloom.spec.syntax import FILTER_RULES, LAYOUTS, WHOLE_ROW, check_pattern, columns_of, parse_filter
+from tokenloom.spec.syntax import FILTER_RULES, LAYOUTS, check_pattern, parse_filter
 
 
 def _check_filter(value: str) -> str:
@@ -19,26 +18,16 @@ def _check_filter(value: str) -> str:
 
 def _position_as_name(value: Any) -> Any:
     """Return the position of a field, which a spec may write as a number, as the name that the reader uses."""
-    if type(value) is int and value < 0:
-        raise ValueError("positions start at 0, for the first field, and can't be negative")
     return str(value) if type(value) is int else value
 
 
-def _known_layout(name: str) -> str:
-    if name not in LAYOUTS:
-        raise ValueError(f"must be one of {', '.join(LAYOUTS)}")
-    return name
-
-
-Layout = Annotated[str, AfterValidator(_known_layout)]  # not an enum, for which Prefect's server refuses null
-
-
+# not an enum, for which Prefect's server refuses null
+Layout = Annotated[str, Field(pattern=f"^({'|'.join(LAYOUTS)})$")]
 _LAYOUT_NAMES = ", ".join(f"`{name}`" for name in LAYOUTS)
 _ColumnName = Annotated[str, BeforeValidator(_position_as_name)]
 _GivenName = Annotated[_ColumnName, Field(min_length=1)]
 _Filter = Annotated[str, AfterValidator(_check_filter)]
 COLUMN_RULES = 2  # part of names, as FILTER_RULES: raise it if other tokens of rows of ids are read or learned
-_POSITION = re.compile("0|[1-9][0-9]*")
 _BUILDERS = ("arrow", "csv", "json", "parquet", "text")  # builders of the package datasets that read local files
 
 
@@ -85,32 +74,25 @@ class _FileSource(_Source):
     pattern_fields: ClassVar[tuple[str, ...]] = ("path",)
     operational_fields: ClassVar[tuple[str, ...]] = ("leave_out",)  # the list of inputs reflects it
     path: Location = Field(description="File, glob or fsspec URL, such as `data/*.parquet`")
-    name: Name | None = Field(
-        None, description="Name of the source in the inputs of a version; default: its kind and position"
-    )
+    name: Name | None = Field(None, description="Name of the source in a version; default: its kind and position")
     leave_out: Annotated[list[Annotated[str, AfterValidator(check_pattern)]], BeforeValidator(as_list)] = Field(
-        [],
-        description="Patterns of files to skip although `path` matches: `*.tmp`, or `drafts/*` for a folder",
+        [], description="Patterns of files to skip although `path` matches: `*.tmp`, or `drafts/*` for a folder"
     )
 
 
 class _Columns(_Source):
     text: _ColumnName | None = Field(
         "text",
-        description="Column or key with the text; may be dotted: `meta.body`; in CSV without header and columns, its "
-        "position, from 0",
+        description="Column or key with the text, such as `meta.body`; in CSV without names, its position from 0",
     )
     messages: _GivenName | None = Field(
         None, description="In place of `text`: column or key with a conversation, or its JSON; `.` if each row is one"
     )
     tools: _GivenName | None = Field(
-        None,
-        description="Column or key with the tools of a conversation, or their JSON; default: `tools`, where rows have "
-        "it",
+        None, description="Column or key with the tools of a conversation, or their JSON; default: `tools`, if there"
     )
     layout: Layout | None = Field(
-        None,
-        description=f"How a row holds a conversation: {_LAYOUT_NAMES}; by default, recognized from the first rows",
+        None, description=f"How a row holds a conversation: {_LAYOUT_NAMES}; by default, recognized from the first rows"
     )
     filter: _Filter | None = Field(None, description='Rows to keep, such as `language == "en" and score >= 0.5`')
     id: _GivenName | None = Field(None, description="Column or key whose value is copied to the document table")
@@ -146,41 +128,19 @@ class CsvSource(_ColumnSource):
         '"', description="Character around a field; empty if there is none, as in PostgreSQL's COPY"
     )
     escape: Annotated[str, Field(min_length=1, max_length=1, pattern=r"^[^\r\n\x00]*$")] | None = Field(
-        None,
-        description="Character before a quote within a field, such as `\\`; without one, quotes are doubled",
+        None, description="Character before a quote within a field, such as `\\`; without one, quotes are doubled"
     )
     header: bool = Field(True, description="Whether the first line names the columns")
     columns: list[str] = Field([], description="Names of the fields, in order, for files without a header")
 
     @model_validator(mode="after")
-    def _marks(self) -> CsvSource:
+    def _marks_and_names(self) -> CsvSource:
         marks = [mark for mark in (self.delimiter, self.quote, self.escape) if mark]
         if len(set(marks)) < len(marks):
             raise ValueError("delimiter, quote and escape must differ; quotes are doubled without escape")
-        return self
-
-    @model_validator(mode="after")
-    def _names(self) -> CsvSource:
         if self.header and self.columns:
             raise ValueError("columns names the fields of files without a header: set header: false, or remove columns")
-        if twice := [name for name in self.columns if self.columns.count(name) > 1]:
-            raise ValueError(f"columns: two fields are named {twice[0]!r}; give each its own name")
-        if not self.header:
-            self._check_fields()
         return self
-
-    def _check_fields(self) -> None:
-        """Raise ValueError if an option names a field that has no such name or position."""
-        rows = None if self.columns and self.messages == WHOLE_ROW else self.messages
-        named = [("text", self.text), ("messages", rows), ("tools", self.tools), ("id", self.id)]
-        named += [("filter", name) for name in columns_of(parse_filter(self.filter))] if self.filter else []
-        for key, name in named:
-            if name is not None and not (name in self.columns if self.columns else _POSITION.fullmatch(name)):
-                found = f"is not in columns, which are: {', '.join(self.columns)}" if self.columns else "has no name"
-                raise ValueError(
-                    f"{key}: the field {name!r} {found}; without a header, columns: [name, ...] names the fields, and "
-                    "without columns they have positions, from 0 on"
-                )
 
 
 class ArrowSource(_ColumnSource):
@@ -196,8 +156,7 @@ class ArrayRecordSource(_ColumnSource):
     model_config = ConfigDict(title="ArrayRecord")
     kind: Literal["arrayrecord"] = kind_field("arrayrecord")
     text: _GivenName | None = Field(
-        None,
-        description="Key with the text, if records are JSON objects; by default, a record is the text",
+        None, description="Key with the text, if records are JSON objects; by default, a record is the text"
     )
 
     @model_validator(mode="after")
@@ -213,8 +172,7 @@ class TextSource(_FileSource):
     model_config = ConfigDict(title="Text files")
     kind: Literal["text"] = kind_field("text")
     separator: Annotated[str, Field(min_length=1)] | None = Field(
-        None,
-        description="Text that separates documents, such as `<|endoftext|>`; by default, a file is one document",
+        None, description="Text that separates documents, such as `<|endoftext|>`; by default, a file is one document"
     )
 
 
@@ -222,19 +180,14 @@ class _Dataset(_Source):
     kind: Literal["huggingface"] = kind_field("huggingface")
     name: Location = Field(
         title="Dataset",
-        description="Dataset: `org/name` on the hub; a folder such as `./data`; or a builder: `json`, `csv`, "
-        "`parquet`, `text`, `arrow`",
+        description="`org/name` on the hub; a folder such as `./data`; or a builder: `json`, `csv`, `parquet`, `text`, "
+        "`arrow`",
     )
     config: str | None = Field(None, description="Configuration of the dataset; default: the dataset's own default")
     split: Annotated[str, Field(pattern=r"^[\w.-]+$")] = Field("train", description="Split of the dataset to read")
-    revision: str | None = Field(
-        None,
-        description="Branch, tag or commit; default: `main`. The inputs of a version record the commit",
-    )
+    revision: str | None = Field(None, description="Branch, tag or commit; default: `main`. Versions record the commit")
     data_files: Location | None = Field(None, description="File or glob in the dataset; for a builder, its files")
-    take: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="How many rows to read, from the first on, as one stream"
-    )
+    take: Annotated[int, Field(ge=1)] | None = Field(None, description="How many first rows to read, as one stream")
 
 
 class HuggingFaceSource(_Columns, _Dataset):
@@ -274,9 +227,7 @@ class TokensSource(_FileSource):
         description="Whose files they are; docs/guides/imports.md describes each format"
     )
     dtype: Literal["uint8", "uint16", "uint32", "uint64", "int32", "int64"] | None = Field(
-        None,
-        title="Type",
-        description="Type of an id, in formats whose files do not state it: `olmo`, `nanogpt`, `datatrove`",
+        None, title="Type", description="Type of an id, if the files do not state it: `olmo`, `nanogpt`, `datatrove`"
     )
 
     @model_validator(mode="after")
@@ -289,14 +240,7 @@ class TokensSource(_FileSource):
         return {"column_rules": COLUMN_RULES} if self.format == "huggingface" else {}
 
 
+_OfFiles = ParquetSource | JsonlSource | CsvSource | TextSource | ArrowSource | ArrayRecordSource
 Source = Annotated[
-    ParquetSource
-    | JsonlSource
-    | CsvSource
-    | TextSource
-    | ArrowSource
-    | ArrayRecordSource
-    | HuggingFaceSource
-    | TokensSource,
-    Field(discriminator="kind", json_schema_extra=as_any_of),
+    _OfFiles | HuggingFaceSource | TokensSource, Field(discriminator="kind", json_schema_extra=as_any_of)
 ]

@@ -19,18 +19,6 @@ from typing import Any
 
 NAME_PATTERN = r"^[a-z][a-z0-9._-]{0,63}$"
 MODEL_NAME_PATTERN = r"^(?:[A-Za-z0-9_][A-Za-z0-9._-]{0,95}/)?[A-Za-z0-9_][A-Za-z0-9._-]{0,95}$"
-#: each rule follows "must be"
-RULES = {
-    NAME_PATTERN: "a lower-case letter, then at most 63 lower-case letters, digits, '.', '_' or '-'",
-    MODEL_NAME_PATTERN: "a name such as org/model, of letters, digits, '.', '_' and '-'; give a file as path",
-    r"^[a-z][a-z0-9_-]{0,31}$": "a lower-case letter, then at most 31 lower-case letters, digits, '_' or '-'",
-    r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$": "the name of a function, as package.module:function",
-    r'^[^"\r\n\x00]': "one character, not a double quote, a line end or NUL",
-    r"^[^\r\n\x00]*$": "one character, not a line end or NUL",
-    r"^[\w.-]+$": "letters, digits, '.', '_' or '-'",
-    "^[a-z][a-z0-9+.-]*$": "a lower-case letter, then lower-case letters, digits, '+', '.' or '-'",
-    "^[a-z0-9-]+$": "lower-case letters, digits or '-'",
-}
 LAYOUTS = ("messages", "sharegpt", "alpaca", "prompt_completion")  # chat/layouts.py reads them
 WHOLE_ROW = "."  # the `text` or `messages` of a source whose rows are texts or conversations themselves
 _WILDCARD = re.compile(r"\[([*?[])\]|[*?[]")
@@ -44,14 +32,9 @@ COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 }
 Scalar = str | int | float | bool
 FILTER_RULES = 2  # part of the names of spills and versions of sources with a filter: raise it if other rows are kept
-_OPERATORS = {
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-}
+_OPERATORS: dict[type[ast.cmpop], str] = dict(
+    zip((ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE), COMPARE, strict=True)
+)
 _HELP = (
     'write comparisons of a column with a value, joined by and / or: language == "en" and score >= 0.5, '
     'label in [1, 2], meta.source != "web"'
@@ -200,12 +183,10 @@ def _scalar(node: ast.expr) -> Scalar:
         return node.id == "true"
     try:
         value = ast.literal_eval(node)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{ast.unparse(node)!r} is not a value; {_HELP}") from error
-    if not isinstance(value, Scalar):
-        raise ValueError(f"{ast.unparse(node)!r} is not a text, a number, True or False; {_HELP}")
-    if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        raise ValueError(f"{value} does not fit in 64 bits, signed or unsigned; {_HELP}")
-    if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
-        raise ValueError(f"{value!r} contains half a surrogate pair and is not valid text; {_HELP}")
-    return value
+        if isinstance(value, str):
+            value.encode()  # half a surrogate pair is not valid text
+        if isinstance(value, str | float) or (isinstance(value, int) and -(2**63) <= value < 2**64):
+            return value
+    except (ValueError, TypeError):
+        pass
+    raise ValueError(f"{ast.unparse(node)!r} is not a text, a number of 64 bits, True or False; {_HELP}")

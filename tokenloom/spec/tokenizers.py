@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    model_validator,
-)
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from tokenloom.spec.base import Location, Name, SpecModel, kind_field
 from tokenloom.spec.syntax import MODEL_NAME_PATTERN
@@ -34,19 +29,17 @@ class _LibraryTokenizer(SpecModel):
     eot: str | None = Field(
         None,
         title="End of text",
-        description="Token that ends each document, such as `<|endoftext|>`; required if the tokenizer does not "
-        "define it",
+        description="Token that ends each document; required if the tokenizer does not define it",
     )
     bos: str | None = Field(None, title="Beginning of text", description="Token before each document; default: none")
     backend: Literal["auto", "reference"] = Field(
         "auto",
         title="Encoder",
-        description="`auto`: a fast encoder where it is proven to give the same ids; `reference`: always the "
-        "tokenizer's library",
+        description="A fast encoder where it is proven to give the same ids, or always the tokenizer's library",
     )
 
 
-_NAMED_FILES = {"llama3": "tokenizer.model", "tekken": "tekken.json"}  # files of tiktoken known by name
+_NAMED_FILES = ("llama3", "tekken")  # files of tiktoken known by name
 
 
 def _named_instead(name: str, allowed: Sequence[str]) -> str:
@@ -71,40 +64,33 @@ class TiktokenTokenizer(_LibraryTokenizer):
         "a label",
     )
     ranks: Location | None = Field(
-        None,
-        title="Ranks file",
-        description="A file `.tiktoken`, `tokenizer.model` of llama3, or `tekken.json`",
+        None, title="Ranks file", description="A file `.tiktoken`, `tokenizer.model` of llama3, or `tekken.json`"
     )
     pattern: str | None = Field(
-        None,
-        description="With files: how text is split before merging: a name of tiktoken, or a regular expression",
+        None, description="With files: how text is split before merging: a name of tiktoken, or a regular expression"
     )
     special_tokens: dict[str, int] = Field({}, description="With files: the ids of the special tokens, by their text")
 
     @model_validator(mode="after")
     def _one_definition(self) -> TiktokenTokenizer:
-        self._check_name() if self.ranks is None else self._check_files()
+        if self.ranks is None:
+            self._check_name()
+        elif self.pattern is None and (self.name not in _NAMED_FILES or self.special_tokens):
+            raise ValueError(
+                "a file of ranks needs a pattern: gpt2, cl100k_base, o200k_base or a regular expression; or, without "
+                "special_tokens, the name llama3 (for its tokenizer.model) or tekken (for a tekken.json)"
+            )
         return self
 
     def _check_name(self) -> None:
         from tiktoken import list_encoding_names
 
-        if self.name is None:
-            raise ValueError("give the name of a tiktoken encoding (gpt2), or files (ranks: vocab.tiktoken)")
-        if self.name in _NAMED_FILES:
-            raise ValueError(f"{self.name} is read from a file: give ranks: {_NAMED_FILES[self.name]}")
+        if self.name is None or self.name in _NAMED_FILES:
+            raise ValueError("give the name of a tiktoken encoding (gpt2), or ranks: its file (tokenizer.model, ...)")
         if self.pattern or self.special_tokens:
             raise ValueError("pattern and special_tokens require ranks: a file of ranks")
         if self.name not in (known := sorted(list_encoding_names())):
-            allowed = [*known, *_NAMED_FILES]
-            raise ValueError(f"tiktoken has no encoding {self.name!r}. {_named_instead(self.name, allowed)}")
-
-    def _check_files(self) -> None:
-        if self.pattern is None and (self.name not in _NAMED_FILES or self.special_tokens):
-            raise ValueError(
-                "a file of ranks needs a pattern: gpt2, cl100k_base, o200k_base or a regular expression; or, without "
-                "special_tokens, the name llama3 (for its tokenizer.model) or tekken (for a tekken.json)"
-            )
+            raise ValueError(f"tiktoken has no encoding {self.name!r}. {_named_instead(self.name, known)}")
 
 
 class HuggingFaceTokenizer(_LibraryTokenizer):
@@ -116,14 +102,9 @@ class HuggingFaceTokenizer(_LibraryTokenizer):
     name: ModelName | None = Field(
         None, description="A model on the hub, such as `org/model`; with a path, only a label"
     )
-    path: Location | None = Field(
-        None,
-        description="File `tokenizer.json`, or a folder that save_pretrained wrote",
-    )
+    path: Location | None = Field(None, description="File `tokenizer.json`, or a folder that save_pretrained wrote")
     revision: str | None = Field(
-        None,
-        min_length=1,
-        description="Branch, tag or commit of the model; default: `main`. The version records the commit",
+        None, min_length=1, description="Branch, tag or commit; default: `main`. Versions record the commit"
     )
 
     @model_validator(mode="after")
@@ -141,10 +122,7 @@ class SentencePieceTokenizer(_LibraryTokenizer):
     model_config = ConfigDict(title="SentencePiece")
     path_fields: ClassVar[tuple[str, ...]] = ("path",)
     kind: Literal["sentencepiece"] = kind_field("sentencepiece")
-    path: Location = Field(
-        title="File",
-        description="Model file, such as `tokenizer.model`",
-    )
+    path: Location = Field(title="File", description="Model file, such as `tokenizer.model`")
 
 
 _SHORT = {"byte": {"kind": "byte"}} | {
@@ -162,12 +140,10 @@ def expand_short_name(value: Any) -> Any:
     """Return the mapping for a short name, any other value unchanged; raise ValueError for an unknown name."""
     if not isinstance(value, str):
         return value
-    if file := _NAMED_FILES.get(value):
-        raise ValueError(f"{value} is read from a file: write {{kind: tiktoken, name: {value}, ranks: {file}}}")
     if value not in _SHORT:
         raise ValueError(
-            f"not the name of a tokenizer. {_named_instead(value, list(_SHORT))}; for a model on the Hugging Face Hub, "
-            "write {kind: huggingface, name: org/model}"
+            f"not the name of a tokenizer. {_named_instead(value, list(_SHORT))}; for files, or a model on the Hugging "
+            "Face Hub, write {kind: huggingface, name: org/model}"
         )
     return dict(_SHORT[value])
 
@@ -178,11 +154,8 @@ def _with_names(schema: dict[str, Any]) -> None:
 
 
 _OfTexts = ByteTokenizer | TiktokenTokenizer | HuggingFaceTokenizer | SentencePieceTokenizer
-_TextTokenizer = Annotated[
-    _OfTexts,
-    Field(discriminator="kind", json_schema_extra=_with_names),
-    BeforeValidator(expand_short_name),
-]
+_BY_KIND = Field(discriminator="kind", json_schema_extra=_with_names)
+_TextTokenizer = Annotated[_OfTexts, _BY_KIND, BeforeValidator(expand_short_name)]
 _Id = Annotated[int, Field(ge=0, lt=2**32)]
 
 
@@ -191,12 +164,7 @@ class IdsTokenizer(SpecModel):
 
     model_config = ConfigDict(title="Ids")
     kind: Literal["ids"] = kind_field("ids")
-    vocab_size: int = Field(
-        ge=1,
-        le=2**32,
-        title="Vocabulary",
-        description="Number of ids; each id is below it",
-    )
+    vocab_size: int = Field(ge=1, le=2**32, title="Vocabulary", description="Number of ids; each id is below it")
     eot_id: _Id = Field(title="End of text", description="Id that ends each document")
     bos_id: _Id | None = Field(None, title="Beginning of text", description="Id before each document; default: none")
     name: Name | None = Field(None, description="Name in the manifest; default: `ids`")
@@ -230,8 +198,4 @@ class IdsTokenizer(SpecModel):
         return self.model_copy(update={"decode": decode})
 
 
-Tokenizer = Annotated[
-    _OfTexts | IdsTokenizer,
-    Field(discriminator="kind", json_schema_extra=_with_names),
-    BeforeValidator(expand_short_name),
-]
+Tokenizer = Annotated[_OfTexts | IdsTokenizer, _BY_KIND, BeforeValidator(expand_short_name)]
