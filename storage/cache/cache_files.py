@@ -21,19 +21,17 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.formats.records import SHA256_PATTERN
-from tokenloom.storage.stores.local_files import descriptor_of_regular, replace_file, translate_errors
+from tokenloom.errors import StoreError
+from tokenloom.storage.stores.local_files import descriptor_of_regular, open_regular, replace_file, translate_errors
 
 if TYPE_CHECKING:
     from filelock import FileLock
 
 _TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# Made by tokenloom; https://bford.info/cachedir/\n"
 # In this order: a file that is completed between the two listings is seen twice, not missed.
-_SUFFIXES = {"partial": ".part", "shards": ".tok"}
-_NAME = re.compile(r"([0-9a-f]{64})(\.part|\.tok)\Z")
+_SUFFIXES = {"partial": r"\.part", "shards": r"\.tok"}
 _ROOM_POLL_SECONDS = 0.005  # between attempts to take the lock for room, which is held for milliseconds
 _DEFAULT_LIMIT_BYTES = 100 * 10**9
 _LIMIT_VARIABLE = "TOKENLOOM_CACHE_LIMIT"
@@ -41,36 +39,11 @@ _FREE_SHARE = 0.8  # the largest share of the file system's free space that the 
 _LIMIT = r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?\s*\Z"  # compiled where it is used: most readers set no limit
 
 
-def default_cache_folder() -> Path:
-    """Return the folder of copied shards, counts and proofs: TOKENLOOM_CACHE or ~/.cache/tokenloom.
-
-    For a user without a home folder, as in a container with an arbitrary user id, it is a folder in TMPDIR.
-    """
-    try:
-        return Path(os.environ.get("TOKENLOOM_CACHE") or "~/.cache/tokenloom").expanduser()
-    except RuntimeError:
-        return _temporary_folder()
-
-
-def _temporary_folder() -> Path:
-    """Return this user's folder in TMPDIR, which need not exist; raises StoreError if another user has made it."""
-    import tempfile  # most users have a home folder
-
-    folder = Path(tempfile.gettempdir(), f"tokenloom-{os.getuid()}")
-    if os.path.lexists(folder) and folder.lstat().st_uid != os.getuid():
-        raise StoreError(f"{folder}: belongs to another user, and this user has no home folder; set TOKENLOOM_CACHE")
-    return folder
-
-
 def default_limit(folder: Path) -> int:
     """Return the limit in bytes of the cache in `folder`; raises StoreError if TOKENLOOM_CACHE_LIMIT is not a size."""
-    return _given_limit(os.environ.get(_LIMIT_VARIABLE, "")) or _free_limit(folder)
-
-
-def _given_limit(text: str) -> int | None:
-    """Return the number of bytes in a text such as "100GB" or "93 GiB", None for an empty text."""
+    text = os.environ.get(_LIMIT_VARIABLE, "")
     if not text.strip():
-        return None
+        return _free_limit(folder)
     match = re.match(_LIMIT, text, re.I)
     base = 1024 if match and match[3] else 1000
     limit = float(match[1]) * base ** " KMGT".index((match[2] or " ").upper()) if match else 0.0
@@ -86,12 +59,6 @@ def _free_limit(folder: Path) -> int:
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free + CacheFiles(folder, None).used()
     return max(1, min(_DEFAULT_LIMIT_BYTES, int(_FREE_SHARE * free)))
-
-
-class _CachedFile(NamedTuple):
-    path: Path
-    sha256: str
-    status: os.stat_result
 
 
 def translate_cache_errors(folder: Path) -> AbstractContextManager[None]:
@@ -112,17 +79,14 @@ class CacheFiles:
         self.num_evicted = 0  # files that this object removed to free space
 
     def path(self, sha256: str) -> Path:
-        """Return the path of the complete file; raises FormatError if `sha256` is not a SHA-256."""
-        if not SHA256_PATTERN.match(sha256):
-            raise FormatError(f"{sha256!r} is not a SHA-256 of 64 hexadecimal digits; the manifest is damaged")
+        """Return the path of the complete file."""
         return self.folder / "shards" / f"{sha256}.tok"
 
-    def num_bytes(self, sha256: str) -> int | None:
-        """Return the length of the complete file, None if it does not exist."""
-        try:
-            return self.path(sha256).stat().st_size
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+    def holds(self, sha256: str, num_bytes: int) -> bool:
+        """Return whether there is a complete file of that name and length now."""
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return self.path(sha256).stat().st_size == num_bytes
+        return False
 
     def prepare(self) -> None:
         """Create the folder; raises StoreError if that fails."""
@@ -140,7 +104,7 @@ class CacheFiles:
 
     def used(self) -> int:
         """Return the bytes of all complete and partial files."""
-        return sum({file.status.st_ino: file.status.st_size for file in self._files()}.values())
+        return sum({status.st_ino: status.st_size for _, status in self._files()}.values())
 
     def reserve(self, sha256: str, num_bytes: int) -> Path | None:
         """Create the file that `num_bytes` are downloaded into; the caller holds the shard's lock.
@@ -158,34 +122,27 @@ class CacheFiles:
                 file.truncate(num_bytes)
         return path
 
-    def remove(self, sha256: str) -> bool:
-        """Remove a complete file; return whether it existed. The caller holds the shard's lock."""
-        if self.num_bytes(sha256) is None:
-            return False
-        self.path(sha256).unlink(missing_ok=True)
-        return True
-
     def evict(self, num_bytes: float = math.inf) -> int:
         """Remove the least recently used files until so many bytes are free; return how many are."""
         num_freed = 0
-        for file in sorted(self._files(), key=lambda file: file.status.st_mtime_ns):
+        for path, status in sorted(self._files(), key=lambda file: file[1].st_mtime_ns):
             if num_freed >= num_bytes:
                 break
-            with suppress(TimeoutError), self.lock(file.sha256).acquire(timeout=0):  # else it is being downloaded
-                if _remove_unless_held(file.path):
-                    num_freed += file.status.st_size
+            with suppress(TimeoutError), self.lock(path.stem).acquire(timeout=0):  # else it is being downloaded
+                if _remove_unless_held(path):
+                    num_freed += status.st_size
                     self.num_evicted += 1
         return num_freed
 
-    def _files(self) -> Iterator[_CachedFile]:
+    def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
         """Yield the regular files of the cache; skip links, folders, and files with other names."""
         for name, suffix in _SUFFIXES.items():
             with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.folder / name) as entries:
                 for entry in entries:
                     with suppress(FileNotFoundError):
                         status = entry.stat(follow_symlinks=False)
-                        if (match := _NAME.match(entry.name)) and match[2] == suffix and stat.S_ISREG(status.st_mode):
-                            yield _CachedFile(Path(entry.path), match[1], status)
+                        if re.fullmatch(f"[0-9a-f]{{64}}{suffix}", entry.name) and stat.S_ISREG(status.st_mode):
+                            yield Path(entry.path), status
 
 
 def hold(path: Path) -> int | None:
@@ -198,18 +155,11 @@ def hold(path: Path) -> int | None:
 
 
 def _remove_unless_held(path: Path) -> bool:
-    try:
-        descriptor = descriptor_of_regular(path)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with suppress(FileNotFoundError, BlockingIOError), open_regular(path) as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path.unlink(missing_ok=True)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
+        return True
+    return False
 
 
 def mark_used(path: Path) -> None:

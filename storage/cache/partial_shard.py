@@ -85,7 +85,7 @@ class CacheProcess:
 
     def holds(self, request: ShardRequest) -> bool:
         """Return whether the cache holds a complete file of that name and length now."""
-        return self.files.num_bytes(request.sha256) == request.num_bytes
+        return self.files.holds(request.sha256, request.num_bytes)
 
     def next_request(self) -> ShardRequest | None:
         """Take the next shard from the queue; None if a thread must end."""
@@ -134,9 +134,9 @@ def _missing(place: str) -> StoreError:
     return StoreError(f"{place}: missing from a published version; restore it")
 
 
-def runs_of(blocks: Iterable[int], block_bytes: int) -> list[range]:
+def runs_of(blocks: Iterable[int], checksums: ShardBlocks) -> list[range]:
     """Return ascending blocks as runs of neighbours, each for one request: [1, 2, 3, 7] -> [1, 2, 3], [7]."""
-    longest = max(1, REQUEST_BYTES // block_bytes)
+    longest = max(1, REQUEST_BYTES // checksums.block_bytes)
     return [range(*run) for run in join_ranges(((block, block + 1) for block in blocks), 0, longest)]
 
 
@@ -193,19 +193,19 @@ class PartialShard:
     ) -> None:
         self.process, self._request, self._wait = process, request, wait
         self.kind = f"{request.store.root}/{request.path.rpartition('.')[2]}"
-        self._checksums = read_blocks(request)
+        self.checksums = read_blocks(request)
         self._kept: dict[int, bytes] = {}
         self._num_single = 0  # blocks that were downloaded for this process alone
         self._file: int | None = None  # descriptor of the complete file
         self.place, self.path = request.place, path
         with process.lock:
             process.partial.add(self)
-        self._first = self.shard_header().tokens_start if self._checksums.header else 0  # the byte where slices begin
+        self._first = self.shard_header().tokens_start if self.checksums.header else 0  # the byte where slices begin
 
     def shard_header(self) -> ShardHeader:
         """Return the header of a shard; a mask has none."""
         place = self._request.store.place(blocks_name(self._request.path))
-        return unpack_header(memoryview(self._checksums.header), place)
+        return unpack_header(memoryview(self.checksums.header), place)
 
     def is_complete(self) -> bool:
         """Return whether the cache holds the complete file."""
@@ -215,7 +215,7 @@ class PartialShard:
         """Return the blocks of the token bytes [start, end) that this process can't read yet."""
         if start >= end or self._file is not None:
             return []
-        blocks = self._checksums.covering(self._first + start, self._first + end)
+        blocks = self.checksums.covering(self._first + start, self._first + end)
         return [block for block in blocks if block not in self._kept]
 
     def __getitem__(self, part: slice[int, int, None]) -> bytes:
@@ -237,21 +237,17 @@ class PartialShard:
             if len(data) != end - start:
                 raise FormatError(f"{self.path}: the file was cut short while it was read; remove it")
             return data
-        blocks = self._checksums.covering(start, end)
-        for run in self.runs(block for block in blocks if block not in self._kept):
+        blocks = self.checksums.covering(start, end)
+        for run in runs_of((block for block in blocks if block not in self._kept), self.checksums):
             self.download(run)
         data = b"".join([self._kept.get(block) or self.download(range(block, block + 1)) for block in blocks])
-        begin = start - self._checksums.bounds(blocks.start, blocks.stop)[0]
+        begin = start - self.checksums.bounds(blocks.start, blocks.stop)[0]
         return data[begin : begin + end - start]
-
-    def runs(self, blocks: Iterable[int]) -> list[range]:
-        """Return ascending blocks as runs of neighbours, each for one request: [1, 2, 3, 7] -> [1, 2, 3], [7]."""
-        return runs_of(blocks, self._checksums.block_bytes)
 
     def download(self, run: range) -> bytes:
         """Return the bytes of a run of blocks, and keep them; errors as `download_run`."""
-        data = download_run(self._request, self._checksums, run, self.process.count)
-        length = self._checksums.block_bytes
+        data = download_run(self._request, self.checksums, run, self.process.count)
+        length = self.checksums.block_bytes
         for number, block in enumerate(run):
             self._kept[block] = data[number * length : (number + 1) * length]
         return data
@@ -262,7 +258,7 @@ class PartialShard:
         Waits for the complete file if too much of the shard was downloaded singly and this is not the first batch.
         """
         num_single = self._num_single + len(blocks)
-        is_much = num_single > _SINGLE_SHARE * self._checksums.num_blocks
+        is_much = num_single > _SINGLE_SHARE * self.checksums.num_blocks
         if self._file is None and self._wait and is_much and not is_first and self._wait():
             self._open_complete()
         if self._file is not None:
@@ -273,7 +269,7 @@ class PartialShard:
     @property
     def kept_bytes(self) -> int:
         """The bytes of its blocks in memory, about."""
-        return len(self._kept) * self._checksums.block_bytes
+        return len(self._kept) * self.checksums.block_bytes
 
     def forget(self) -> None:
         """Forget the blocks in memory; those that are needed again are downloaded again."""
@@ -297,10 +293,8 @@ def fetch_blocks(wanted: Mapping[PartialShard, Collection[int]]) -> None:
         process.bound_memory()
     is_first = any(shard.kind not in shard.process.begun for shard in needed)
     singly = {shard: blocks for shard, blocks in needed.items() if shard.takes_singly(blocks, is_first=is_first)}
-    runs = [(shard, run) for shard, blocks in singly.items() for run in shard.runs(blocks)]
-    if len(runs) == 1:
-        runs[0][0].download(runs[0][1])
-    elif runs:
+    runs = [(shard, run) for shard, blocks in singly.items() for run in runs_of(blocks, shard.checksums)]
+    if runs:
         with ThreadPoolExecutor(min(_NUM_REQUESTS, len(runs)), "tokenloom-blocks") as threads:
             list(threads.map(lambda item: item[0].download(item[1]), runs))
     for shard in needed:

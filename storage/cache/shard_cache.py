@@ -1,15 +1,13 @@
 """A size-limited cache of remote shards on a local disk, shared by all processes and jobs of a machine.
 
-Files are named by their SHA-256, so datasets and stores share them. One process downloads a file, under a lock, and
-gives it its name once its SHA-256 is right. Until then each process reads the blocks that it needs next from the store
-(partial_shard.py). The length of a file is checked on each use; its reader checks the shard's own checksums and calls
-`discard` if they are wrong. cache_files.py describes the folder.
+Files are named by their SHA-256, so datasets and stores share them. One process downloads a file, under a lock,
+compares each block with its checksum, and gives the file its name at the end. Until then each process reads the blocks
+that it needs next from the store (partial_shard.py). The length of a file is checked on each use; its reader checks the
+shard's own checksums. cache_files.py describes the folder.
 """
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import logging
 import math
 import os
@@ -20,13 +18,9 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from tokenloom.errors import FormatError, StoreError
-from tokenloom.storage.cache.cache_files import (
-    default_cache_folder,
-    default_limit,
-    mark_used,
-    translate_cache_errors,
-)
+from tokenloom.errors import StoreError
+from tokenloom.storage.cache import default_cache_folder
+from tokenloom.storage.cache.cache_files import default_limit, mark_used, translate_cache_errors
 from tokenloom.storage.cache.partial_shard import (
     CacheProcess,
     PartialShard,
@@ -35,7 +29,6 @@ from tokenloom.storage.cache.partial_shard import (
     read_blocks,
     runs_of,
 )
-from tokenloom.storage.formats.blocks import blocks_name
 from tokenloom.storage.stores import local_files
 
 _STATISTICS = ("hits", "downloads", "bytes_downloaded", "failed_checks")
@@ -43,7 +36,6 @@ PATIENCE_SECONDS = 30.0  # to wait for another process's download before blocks 
 _HEAD_START_SECONDS = 1.0  # for the blocks of the first batch, before whole shards take up the line
 _LOCK_POLL_SECONDS = 0.02  # between attempts to take the lock of a file
 _ROOM_POLL_SECONDS = 0.1  # between attempts to find room, which other downloads take up
-_AGAIN = "blocks of them are downloaded each time they are read; give the cache more room: TOKENLOOM_CACHE_LIMIT"
 _logger = logging.getLogger("tokenloom")
 
 
@@ -150,15 +142,6 @@ class ShardCache:
         """Return whether the cache holds a complete file of that name and length now."""
         return self._process().holds(request)
 
-    def discard(self, sha256: str) -> None:
-        """Remove a file that its reader found damaged; the next use downloads it again."""
-        process = self._process()
-        process.files.path(sha256)
-        process.files.prepare()
-        with translate_cache_errors(self.folder), process.files.lock(sha256):
-            if process.files.remove(sha256):
-                process.count("failed_checks")
-
     def _process(self) -> CacheProcess:
         pid = os.getpid()
         if pid not in self._processes:
@@ -191,36 +174,23 @@ class ShardCache:
 
     def _download(self, process: CacheProcess, request: ShardRequest) -> bool:
         """Download a complete file; return whether there was room. The caller holds its lock."""
-        if process.files.remove(request.sha256):  # its length is wrong
-            process.count("failed_checks")
         checksums = read_blocks(request)
         temporary = process.files.reserve(request.sha256, request.num_bytes)
         if temporary is None:
-            limit = "%s: the limit of %s bytes has no room for all shards that are read now, so %s"
-            process.warn_once("room", limit, self.folder, self.limit_bytes, _AGAIN)
+            limit = (
+                "%s: the limit of %s bytes has no room for all shards that are read now, so blocks are read again and "
+            )
+            limit += "again; give the cache more room: TOKENLOOM_CACHE_LIMIT"
+            process.warn_once("room", limit, self.folder, self.limit_bytes)
             return False
         try:
-            sha256 = hashlib.sha256()
             with temporary.open("r+b") as file:
-                for run in runs_of(range(checksums.num_blocks), checksums.block_bytes):
-                    data = download_run(request, checksums, run, process.count)
-                    sha256.update(data)
-                    local_files.write_all(file, data)
+                for run in runs_of(range(checksums.num_blocks), checksums):
+                    local_files.write_all(file, download_run(request, checksums, run, process.count))
                 file.flush()
                 os.fsync(file.fileno())
-            if sha256.hexdigest() != request.sha256:
-                raise FormatError(
-                    f"{request.place}: its SHA-256 is not the one listed, although its blocks have the checksums in "
-                    f"{blocks_name(request.path)}: the program that wrote the version has a bug"
-                )
             mark_used(temporary)  # the system's own clock for files is coarse
             temporary.replace(process.files.path(request.sha256))
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            process.files.evict()
-            process.warn_once("full", "%s: the disk is full; cached shards were removed, and %s", self.folder, _AGAIN)
-            return False
         finally:
             temporary.unlink(missing_ok=True)
         process.count("downloads")

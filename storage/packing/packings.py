@@ -17,7 +17,7 @@ from urllib.parse import quote
 import numpy as np
 
 from tokenloom.errors import FormatError
-from tokenloom.storage.cache.cache_files import default_cache_folder
+from tokenloom.storage.cache import default_cache_folder
 from tokenloom.storage.formats.arrays import Int64s, UInt64s
 from tokenloom.storage.formats.manifest import Manifest, ShardEntry
 from tokenloom.storage.formats.records import decode_record, parse_json, sign

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from tests.builders.datasets import build, jsonl_spec
+from tokenloom.errors import StoreError
 from tokenloom.storage import open_shard
-from tokenloom.storage.cache.cache_files import default_cache_folder
+from tokenloom.storage.cache import default_cache_folder
 from tokenloom.storage.formats.records import sign
 from tokenloom.storage.packing.packings import counts_path, packing_named, sample_counts
 from tokenloom.storage.stores.local import LocalStore
@@ -129,3 +130,7 @@ def test_the_cache_folder_comes_from_the_environment(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("TOKENLOOM_CACHE", "")
     monkeypatch.setenv("HOME", "/home/someone")
     assert default_cache_folder() == Path("/home/someone/.cache/tokenloom")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # a user whom the system does not list
+    with pytest.raises(StoreError, match=r"no home folder .*; set TOKENLOOM_CACHE"):
+        default_cache_folder()

@@ -12,7 +12,6 @@ import sys
 import time
 import uuid
 from pathlib import Path
-from typing import IO
 
 import pytest
 
@@ -27,7 +26,7 @@ from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.formats.blocks import BlockHasher, ShardBlocks, blocks_name, encode_blocks
 from tokenloom.storage.formats.records import sha256_of_bytes
 from tokenloom.storage.formats.shard import ShardHeader, pack_header
-from tokenloom.storage.stores import local_files, open_store
+from tokenloom.storage.stores import open_store
 
 FILE_BYTES = 100_000
 NUM_FILES = 6
@@ -221,28 +220,6 @@ def test_a_program_exits_while_downloads_are_queued(
     assert done.returncode == 0, done.stderr
     assert b"Traceback" not in done.stderr
     assert len(cached(tmp_path)) < 2, done.stderr  # it did not wait for the others, or for an answer that never comes
-
-
-def test_a_full_disk_empties_the_cache(
-    tmp_path: Path, files: list[ShardRequest], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    num_failures, write = 1, local_files.write_all
-
-    def write_or_fail(file: IO[bytes], data: bytes) -> None:
-        nonlocal num_failures
-        num_failures -= 1
-        if num_failures >= 0:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        write(file, data)
-
-    cache = ShardCache(tmp_path)
-    cache.fetch(files[0])
-    cache.fetch(files[1])
-    monkeypatch.setattr(local_files, "write_all", write_or_fail)
-    cache.fetch(files[2])
-    assert "the disk is full; cached shards were removed" in caplog.text
-    assert cached(tmp_path) == {files[2].sha256}
-    assert cache.stats()["evictions"] == 2
 
 
 def test_a_read_only_cache_is_readable_and_named_in_errors(

@@ -19,7 +19,7 @@ from tokenloom.reader.prefetch import html_table
 from tokenloom.reader.selection import Part, Selection
 from tokenloom.reader.shard_data import OpenMask, OpenOptions, OpenShard
 from tokenloom.reader.shards import AnyFiles, SplitFiles
-from tokenloom.storage.cache.cache_files import default_cache_folder
+from tokenloom.storage.cache import default_cache_folder
 from tokenloom.storage.formats.arrays import AnyArray, Int64s, UInt64s, offsets_of, ranges
 from tokenloom.storage.formats.manifest import MANIFEST, Manifest
 from tokenloom.storage.packing.base import Packing, ShardPlan

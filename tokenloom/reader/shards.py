@@ -172,7 +172,7 @@ class SplitFiles(Generic[File]):
     def open(self, index: int) -> File:
         """Open a file, at once if its blocks can be downloaded as they are needed.
 
-        A copy in the cache that is damaged or has been removed is downloaded again.
+        A copy that has been removed from the cache is downloaded again.
 
         Raises:
             StoreError: the file is missing, or can't be read or downloaded; if gc deleted the version, VersionDeleted.
@@ -197,7 +197,6 @@ class SplitFiles(Generic[File]):
     def _open_cached(self, index: int, cache: ShardCache) -> File:
         """Open a file in the cache, again if other readers remove it in between."""
         request = self.request(index)
-        was_damaged = False
         for _ in range(_OPEN_ATTEMPTS):
             blocks: PartialShard | None = None
             if self.options.verify == "full":
@@ -209,10 +208,7 @@ class SplitFiles(Generic[File]):
             except FormatError as error:
                 if blocks:
                     raise
-                if was_damaged:
-                    raise FormatError(f"{request.place}, in the cache: {error}") from error  # `error` names the copy
-                cache.discard(request.sha256)
-                was_damaged = True
+                raise FormatError(f"{request.place}, in the cache: {error}; delete this copy") from error
             except StoreError:
                 raise
             except OSError as error:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tokenloom.errors import FormatError
-from tokenloom.storage.cache.cache_files import default_cache_folder
+from tokenloom.storage.cache import default_cache_folder
 from tokenloom.storage.formats.records import decode_record, parse_json, sha256_of, sign
 from tokenloom.storage.stores.local_files import read_regular, replace_file
 from tokenloom.tokenizers.base import Tokenizer
