@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from tokenloom.errors import TokenloomError
     from tokenloom.reader.batch import context_shard, document_mask, segments
     from tokenloom.reader.dataset import TokenDataset
-    from tokenloom.reader.evaluation import EvaluationPass
-    from tokenloom.reader.loader import TokenLoader
+    from tokenloom.reader.loader import EvaluationPass, TokenLoader
     from tokenloom.reader.mixture import Mixture
 
 __all__ = [
@@ -28,7 +27,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "EvaluationPass": "tokenloom.reader.evaluation",
+    "EvaluationPass": "tokenloom.reader.loader",
     "Mixture": "tokenloom.reader.mixture",
     "TokenDataset": "tokenloom.reader.dataset",
     "TokenLoader": "tokenloom.reader.loader",

@@ -30,7 +30,7 @@ GROUPS = {
             "TokenLoader",
             "__iter__ __len__ state_dict load_state_dict from_state consumed batch_at trace stats describe start close",
         ),
-        Shown("tokenloom.reader.evaluation", "EvaluationPass"),
+        Shown("tokenloom.reader.loader", "EvaluationPass"),
         Shown("tokenloom.reader.iterable", "SampleStream"),
         Shown("tokenloom.reader.streams.state", "LoaderState"),
         Shown("tokenloom.reader.streams.stream", "Consumed"),

@@ -155,7 +155,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from tokenloom.errors import TokenloomError
 from tokenloom.reader.dataset import TokenDataset
-from tokenloom.reader.evaluation import EvaluationPass
+from tokenloom.reader.loader import EvaluationPass
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.streams.ranks import ranks_text
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import inspect
 import logging
 import sys
 import threading
@@ -11,7 +10,6 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-import html5lib
 import numpy as np
 import pytest
 import torch
@@ -31,8 +29,7 @@ from tests.reader.oracle import (
 from tokenloom.errors import TokenloomError
 from tokenloom.reader.batch import document_mask, segments
 from tokenloom.reader.dataset import TokenDataset
-from tokenloom.reader.evaluation import EvaluationPass
-from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.loader import EvaluationPass, TokenLoader
 from tokenloom.reader.mixture import Mixture
 from tokenloom.reader.streams.order import ORDERS, Order
 from tokenloom.reader.streams.ranks import find_ranks
@@ -313,7 +310,6 @@ def test_arguments_out_of_range_are_refused(reference: str) -> None:
         ({"rank": 2, "world_size": 2}, r"rank 2 of 2 \(arguments\)"),
         ({"rank": -1, "world_size": 2}, "rank must be at least 0, not -1"),
         ({"rank": 0, "world_size": 0}, "world_size must be at least 1, not 0"),
-        ({"device": "gpu"}, "torch has no device 'gpu': \"cuda\" or "),
         ({"rank": 0, "world_size": 1, "mesh": object()}, "pass mesh, or rank and world_size, not both"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -328,9 +324,6 @@ def test_arguments_out_of_range_are_refused(reference: str) -> None:
     for source in (reference, [1, 2], data.iterable()):
         with pytest.raises(TypeError, match="the source must be a TokenDataset or a Mixture"):
             TokenLoader(source, 2)  # type: ignore[arg-type]
-    if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="device cuda: torch finds no CUDA device on this machine"):
-            TokenLoader(data, 2, device="cuda")
 
 
 def test_a_step_of_more_samples_than_an_epoch_has_warns_that_it_repeats_some(reference: str) -> None:
@@ -341,21 +334,6 @@ def test_a_step_of_more_samples_than_an_epoch_has_warns_that_it_repeats_some(ref
     with pytest.warns(UserWarning, match=message) as caught:
         TokenLoader(data, len(data), rank=0, world_size=2)
     assert [warning.filename for warning in caught] == [__file__]
-
-
-def test_an_argument_of_torchs_dataloader_is_refused_with_what_takes_its_place(reference: str) -> None:
-    data, ours = TokenDataset(reference, seq_len=16), inspect.signature(TokenLoader).parameters
-    of_torch = inspect.signature(torch.utils.data.DataLoader).parameters.keys() - ours - {"dataset"}
-    assert {"num_workers", "shuffle", "pin_memory"} <= of_torch
-    for name in of_torch:
-        for loader in (TokenLoader, EvaluationPass):
-            with pytest.raises(TypeError, match=f"{name} is an argument of torch's DataLoader, not of this loader: "):
-                loader(data, 2, **{name: None})  # type: ignore[arg-type]
-    for name in of_torch | {"batch_size", "drop_last"}:
-        with pytest.raises(TypeError, match=f"{name} is an argument .* not of a dataset: in TokenLoader.dataset, "):
-            TokenDataset(reference, **{name: None})  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="unexpected keyword argument 'sead'"):
-        TokenLoader(data, 2, sead=1)  # type: ignore[arg-type]
 
 
 def test_integers_of_numpy_are_accepted_and_the_state_stays_json(reference: str) -> None:
@@ -430,22 +408,6 @@ def test_describe_names_shards_order_packing_ranks_and_shapes(reference: str, ot
     assert "up to eight made when one is requested" in text
 
 
-def test_a_notebook_shows_a_dataset_a_mixture_and_a_loader_as_tables(reference: str) -> None:
-    data = TokenDataset(reference, seq_len=16)
-    loader = TokenLoader(data, 3, rank=1, world_size=4, prefetch=0)
-    next(loader)
-    mixture = Mixture({"<b>web</b>": (data, 3), "code": (data, 1)})
-    tables = {}
-    for shown in (data, loader, mixture):
-        page = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parseFragment(shown._repr_html_())
-        tables[shown] = {row[0].text: str(row[1].text) for row in page.iter("tr")}
-    assert data.reference in tables[data]["shards"]
-    assert tables[data].items() <= tables[loader].items()
-    assert tables[loader]["position"] == "sample 12 of the stream"
-    assert "rank 1 of 4" in tables[loader]["ranks"] and "mapped" in tables[loader]["memory"]
-    assert tables[mixture]["mixture"] == "from sample 0: <b>web</b> 0.75, code 0.25"
-
-
 def test_stats_report_batches_waits_phases_and_memory(reference: str) -> None:
     data = TokenDataset(reference, seq_len=16, fields=FIELDS)
     loader = TokenLoader(data, 3, prefetch=0)
@@ -458,7 +420,7 @@ def test_stats_report_batches_waits_phases_and_memory(reference: str) -> None:
     assert 0 < stats.wait_p50 <= stats.wait_p99 and stats.first_batch > 0 and 0 < stats.idle_ratio <= 1
     assert all(stats.phases[name] > 0 for name in ("gather", "pack", "copy"))
     assert stats.memory["mapped"] == sum(entry.bytes for entry in data.shards.entries)
-    assert stats.bottleneck.split()[0] in stats.phases  # a consumer that does nothing waits all the time
+    assert stats.bottleneck in stats.phases  # a consumer that does nothing waits all the time
     assert set(stats.to_json()) >= {"batches", "idle_ratio", "phases", "memory", "bottleneck"}
     for part in ("20 batches", "tokens/s", "waiting: mean", "gather", "mapped", f"bottleneck: {stats.bottleneck}"):
         assert part in str(stats)

@@ -25,8 +25,7 @@ from tests.reader.oracle import assert_same, copied, make_store
 from tokenloom.errors import TokenloomError
 from tokenloom.reader.batch import segments
 from tokenloom.reader.dataset import TokenDataset
-from tokenloom.reader.evaluation import EvaluationPass
-from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.loader import EvaluationPass, TokenLoader
 from tokenloom.reader.mixture import Mixture
 from tokenloom.reader.streams import order
 from tokenloom.reader.streams.order import EpochLayout

@@ -13,8 +13,7 @@ import pytest
 
 from tests.reader.oracle import FIELDS, make_store
 from tokenloom.reader.dataset import TokenDataset
-from tokenloom.reader.evaluation import EvaluationPass
-from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.loader import EvaluationPass, TokenLoader
 from tokenloom.reader.mixture import Mixture
 
 _ROOT = Path(__file__).parents[2]

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from tests.builders.datasets import build, make_spec, write_jsonl, write_parquet
+from tests.builders.late_cuda import pretend_cuda
 from tokenloom.errors import TokenloomError
 from tokenloom.reader.dataset import TokenDataset
-from tokenloom.reader.evaluation import EvaluationPass
-from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.loader import EvaluationPass, TokenLoader
 from tokenloom.reader.mixture import Mixture
 from tokenloom.storage.packing.packings import PACKINGS
 
@@ -63,10 +63,15 @@ def test_each_label_has_the_source_of_its_token(reference: str, packing: str, la
     assert (again[3]["source_ids"] == sample["source_ids"]).all()
 
 
-def test_the_other_fields_and_labels_do_not_change(reference: str) -> None:
+def test_a_cuda_device_gets_them_and_other_values_do_not_change(
+    reference: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain = TokenLoader(TokenDataset(reference, seq_len=_T), 4, num_epochs=1, device="numpy")
-    named = TokenLoader(TokenDataset(reference, seq_len=_T, fields=["source_ids"]), 4, num_epochs=1, device="numpy")
-    for a, b in zip(plain, named, strict=True):
+    data = TokenDataset(reference, seq_len=_T, fields=["source_ids"])
+    named = [*TokenLoader(data, 4, num_epochs=1, device="numpy")]
+    pretend_cuda(monkeypatch)
+    for a, b, copied in zip(plain, named, TokenLoader(data, 4, num_epochs=1, device="cuda"), strict=True):
+        assert (copied["source_ids"].numpy() == b["source_ids"]).all()
         assert (a["input_ids"] == b["input_ids"]).all()
         assert (a["labels"] == b["labels"]).all()
 

@@ -18,8 +18,7 @@ from tests.reader.oracle import FIELDS, PACKINGS, Oracle, as_lists, assert_same,
 from tests.reader.test_remote_reading import published_in_memory
 from tokenloom.errors import FormatError, StoreError, TokenloomError
 from tokenloom.reader.dataset import TokenDataset
-from tokenloom.reader.evaluation import EvaluationPass
-from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.loader import EvaluationPass, TokenLoader
 from tokenloom.reader.mixture import Mixture
 from tokenloom.reader.streams.stream import Stream
 from tokenloom.storage.cache import partial_shard

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, SupportsIndex, TypedDict
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def checked_choice(name: str, value: str, choices: Sequence[str]) -> str:
 def torch_device(device: str | int | torch.device | None) -> torch.device | None:
     """Return the device of torch that a name means, or None for "numpy": arrays, which need no torch.
 
-    Raises ValueError if torch or the machine has no such device, ModuleNotFoundError if torch is not installed.
+    Raises RuntimeError, of torch, if it has no such device, ModuleNotFoundError if torch is not installed.
     """
     if device == "numpy":
         return None
@@ -52,37 +52,7 @@ def torch_device(device: str | int | torch.device | None) -> torch.device | None
     except ModuleNotFoundError as error:
         message = 'tensors need torch: pip install torch, or pass device="numpy" for batches of numpy arrays'
         raise ModuleNotFoundError(message, name="torch") from error
-    try:
-        found = torch.device("cpu" if device is None else device)
-    except RuntimeError as error:
-        raise ValueError(
-            f'torch has no device {device!r}: "cuda" or "cuda:1" is a GPU, "mps" that of a Mac; "numpy" gives arrays'
-        ) from error
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {device}: torch finds no CUDA device on this machine")
-    return found
-
-
-_WORKERS = "threads make batches ahead: prefetch is how many, and io_threads read files"
-_ORDER = 'order="block", "full" or "sequential", and seed, decide which sample comes when'
-_PINNED = 'device="cuda" copies each batch from pinned memory'
-#: What takes the place of arguments of torch's DataLoader.
-_INSTEAD = (
-    dict.fromkeys(["num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context"], _WORKERS)
-    | dict.fromkeys(["timeout", "worker_init_fn"], _WORKERS)
-    | dict.fromkeys(["shuffle", "sampler", "batch_sampler", "generator", "in_order"], _ORDER)
-    | dict.fromkeys(["pin_memory", "pin_memory_device"], _PINNED)
-    | {"collate_fn": "samples have one length; `fields` of the dataset adds to a batch"}
-    | dict.fromkeys(["batch_size", "drop_last"], "it means the same")
-)
-
-
-def refuse_others(others: Mapping[str, object], where: str) -> None:
-    """Raise TypeError for arguments that there are not; for one of torch's DataLoader, it says what takes its place."""
-    for name in others:
-        if name in _INSTEAD:
-            raise TypeError(f"{name} is an argument of torch's DataLoader, not of {where}{_INSTEAD[name]}")
-        raise TypeError(f"got an unexpected keyword argument {name!r}")
+    return torch.device("cpu" if device is None else device)
 
 
 class DatasetOptions(TypedDict, total=False):
@@ -111,35 +81,30 @@ class OrderOptions(TypedDict, total=False):
     lanes: int | None
 
 
-class _RankOptions(TypedDict, total=False):
+class _SharedOptions(TypedDict, total=False):
     rank: int | None
     world_size: int | None
     mesh: DeviceMesh | None
     dims: Sequence[str] | None
-
-
-class StreamOptions(OrderOptions, _RankOptions, total=False):
-    """The keyword arguments of SampleStream."""
-
-    batch_size: int | None
-    start: int
     drop_last: bool
     num_epochs: int | None
 
 
-class _FeedOptions(_RankOptions, total=False):
+class StreamOptions(OrderOptions, _SharedOptions, total=False):
+    """The keyword arguments of SampleStream."""
+
+    batch_size: int | None
+    start: int
+
+
+class ResumeOptions(_SharedOptions, total=False):
+    """The keyword arguments of TokenLoader.from_state."""
+
     device: str | int | torch.device | None
     prefetch: int | None
     io_threads: int
     compare_ranks: float | None
 
 
-class EvaluationOptions(OrderOptions, _FeedOptions, total=False):
-    """The keyword arguments of EvaluationPass."""
-
-
-class ResumeOptions(_FeedOptions, total=False):
-    """The keyword arguments of TokenLoader.from_state."""
-
-    drop_last: bool
-    num_epochs: int | None
+class LoaderOptions(OrderOptions, ResumeOptions, total=False):
+    """The keyword arguments of TokenLoader."""

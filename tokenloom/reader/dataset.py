@@ -8,18 +8,12 @@ import os
 import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Never, Self, SupportsIndex, Unpack, overload
+from typing import TYPE_CHECKING, Self, SupportsIndex, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.reader.arguments import (
-    DEFAULT_CHARS,
-    StreamOptions,
-    checked_choice,
-    checked_int,
-    refuse_others,
-)
+from tokenloom.reader.arguments import DEFAULT_CHARS, StreamOptions, checked_choice, checked_int
 from tokenloom.reader.batch import DOCUMENT_FIELDS, FIELDS, LABELS, BatchFormat
 from tokenloom.reader.feed import HostFeed
 from tokenloom.reader.prefetch import PhaseTimes
@@ -122,15 +116,10 @@ class TokenDataset(SplitSamples):
         access: str = "mmap",
         cache: ShardCache | None = None,
         part: Sequence[float] | None = None,
-        **others: Never,
     ) -> None:
-        if others:
-            refuse_others(others, "a dataset: in TokenLoader(dataset, batch_size), ")
         multiple = None if pad_documents is None else checked_int("pad_documents", pad_documents, 1, 2**30)
         cut = packing_named(packing, overlong, multiple)
         checked_choice("labels", labels, LABELS)
-        if isinstance(fields, str):
-            raise TypeError(f"fields must be a list of names, not the string {fields!r}")
         names = tuple(sorted({checked_choice("fields", field, FIELDS) for field in fields}))
         seq_len = checked_int("seq_len", seq_len, 1, 2**31)
         if seq_len % cut.pad_documents:
@@ -197,8 +186,6 @@ class TokenDataset(SplitSamples):
         """
         if isinstance(index, slice):
             return self.__getitems__(range(*index.indices(len(self))))
-        if not hasattr(index, "__index__"):
-            raise TypeError(f"a sample has an integer as its index, or write data[first:end]; not {index!r}")
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Sample]:

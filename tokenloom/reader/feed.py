@@ -154,6 +154,29 @@ def widen(form: BatchFormat, tokens: Tokens, out: Int64s, labels: Int32s | None 
     np.copyto(out, np.ndarray(out.shape, tokens.dtype, tokens, strides=strides))  # one call for all of them
 
 
+def row_fields(
+    window: TokenWindow, first: int, end: int, classes: NDArray[np.uint8] | None, out: dict[str, AnyArray]
+) -> dict[str, AnyArray]:
+    """Make the fields that have an entry for each of the rows [first, end) of a window: {name: (n, ...)}.
+
+    Args:
+        window: the rows.
+        first, end: which of them.
+        classes: of their tokens, (n, T + 1), if the batch format needs them.
+        out: arrays of at least n rows for the fields that follow from where documents begin.
+    """
+    form, fields = window.form, {name: array[: end - first] for name, array in out.items()}
+    for name, array in fields.items():
+        window.boundaries.write(name, first, end, array)
+    if classes is not None and "classes" in form.fields:
+        fields["classes"] = form.of_labels(classes).copy()
+    if "source_ids" in form.fields:
+        fields["source_ids"] = form.of_labels(window.sources(first, end)).copy()
+    if "member" in form.fields:
+        fields["member"] = window.members(first, end)
+    return fields
+
+
 @dataclass
 class ArrayPool:
     """Arrays of one shape; each is handed out again once nothing else refers to it."""
@@ -233,32 +256,23 @@ class HostFeed:
                 for ids, labels, count in zip(tensors[::2], tensors[1::2], counts, strict=True)
             ]
             if self._form.fields:
-                self._add_fields(window, first, end, batches, classes)
+                self._add_fields(window, first, batches, classes)
                 self._times.add("pack", begin)
         return batches
 
     def _add_fields(
-        self, window: TokenWindow, first: int, end: int, batches: list[Batch], classes: NDArray[np.uint8] | None
+        self, window: TokenWindow, first: int, batches: list[Batch], classes: NDArray[np.uint8] | None
     ) -> None:
-        fields: dict[str, AnyArray] = {}
-        if classes is not None and "classes" in self._form.fields:
-            fields["classes"] = self._form.of_labels(classes).copy()
-        if "source_ids" in self._form.fields:
-            fields["source_ids"] = self._form.of_labels(window.sources(first, end)).copy()
-        for name, pool in self._field_pools.items():
-            fields[name] = pool.take()[: end - first]
-            window.boundaries.write(name, first, end, fields[name])
-        if "member" in self._form.fields:
-            fields["member"] = window.members(first, end)
-        for name, array in fields.items():
+        out = {name: pool.take() for name, pool in self._field_pools.items()}
+        for name, array in row_fields(window, first, first + len(batches) * self._batch_size, classes, out).items():
             of_batches = array.reshape(len(batches), self._batch_size, *array.shape[1:])
             for batch, of_batch in zip(batches, of_batches, strict=True):
                 batch[name] = self._tensor(of_batch)
         if "cu_seqlens" in self._form.fields:
             for index, batch in enumerate(batches):
                 start = first + index * self._batch_size
-                cu_seqlens, batch["max_seqlen"] = window.boundaries.sequences(start, start + self._batch_size)
-                batch["cu_seqlens"] = self._tensor(cu_seqlens)
+                cu_seqlens, max_seqlen = window.boundaries.sequences(start, start + self._batch_size)
+                batch |= {"cu_seqlens": self._tensor(cu_seqlens), "max_seqlen": max_seqlen}
 
     def finish(self, made: Batch) -> Batch:
         """Copy a batch to a device other than the CPU."""
@@ -314,18 +328,10 @@ class CudaFeed:
             shared["flags"] = (flags, by_rows)
         elif len(targets.positions):
             shared["positions"] = (targets.positions, np.bincount(targets.batches, minlength=num_batches).tolist())
-        for name in self._form.row_fields:
-            values = np.empty((end - first, self._form.seq_len), np.int32)
-            window.boundaries.write(name, first, end, values)
-            shared[name] = (values, by_rows)
+        out = {name: np.empty((end - first, self._form.seq_len), np.int32) for name in self._form.row_fields}
+        shared |= {name: (values, by_rows) for name, values in row_fields(window, first, end, classes, out).items()}
         if "cu_seqlens" in self._form.fields:
             shared["cu_seqlens"], max_seqlens = self._cu_seqlens(window, first, num_batches)
-        if classes is not None and "classes" in self._form.fields:
-            shared["classes"] = (self._form.of_labels(classes), by_rows)
-        if "source_ids" in self._form.fields:
-            shared["source_ids"] = (self._form.of_labels(window.sources(first, end)), by_rows)
-        if "member" in self._form.fields:
-            shared["member"] = (window.members(first, end), by_rows)
         begin = self._times.add("pack", begin)
         copied, parts = self._copy(shared)
         self._times.add("copy", begin)
@@ -383,8 +389,7 @@ class CudaFeed:
             batch["labels"].masked_fill_(arrays["flags"], IGNORED)
         if "positions" in arrays:
             batch["labels"].view(-1).index_fill_(0, arrays["positions"], IGNORED)
-        names = ("classes", *self._form.row_fields, "member")
-        batch |= {name: arrays[name].clone() for name in names if name in arrays}
+        batch |= {name: array.clone() for name, array in arrays.items() if name in self._form.fields}
         if made.max_seqlen is not None:
-            batch |= {"max_seqlen": made.max_seqlen, "cu_seqlens": arrays["cu_seqlens"].clone()}
+            batch["max_seqlen"] = made.max_seqlen
         return batch

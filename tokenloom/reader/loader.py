@@ -1,4 +1,4 @@
-"""The batches of one rank, of a dataset or a mixture: a loader, exact from any step."""
+"""The batches of one rank, of a dataset or a mixture: a loader, exact from any step; and a pass for validation."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Never, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -18,25 +19,26 @@ from tokenloom.errors import TokenloomError
 from tokenloom.reader.arguments import (
     DEFAULT_CHARS,
     DatasetOptions,
+    LoaderOptions,
     ResumeOptions,
     checked_int,
-    refuse_others,
     torch_device,
 )
 from tokenloom.reader.batch import Batch
 from tokenloom.reader.feed import CudaFeed, HostFeed
 from tokenloom.reader.mixture import open_source
-from tokenloom.reader.prefetch import LoaderStats, PhaseTimes, Prefetcher, Waits, html_table
+from tokenloom.reader.prefetch import LoaderStats, PhaseTimes, Prefetcher, Waits
 from tokenloom.reader.producer import Made, Producer, block_bytes
 from tokenloom.reader.streams.ranks import Steps, compare_ranks, find_ranks, ranks_text
 from tokenloom.reader.streams.state import LoaderState, check_state, make_state
 from tokenloom.reader.streams.stream import Consumed, SampleSource, Stream
-from tokenloom.wording import counted, shown_bytes
+from tokenloom.wording import counted
 
 if TYPE_CHECKING:
     import torch
     from torch.distributed.device_mesh import DeviceMesh
 
+    from tokenloom.reader.dataset import TokenDataset
     from tokenloom.reader.trace import Trace
 
 
@@ -104,10 +106,7 @@ class TokenLoader:
         prefetch: int | None = None,
         io_threads: int = 8,
         compare_ranks: float | None = 600.0,
-        **others: Never,
     ) -> None:
-        if others:
-            refuse_others(others, "this loader: ")
         batch_size = checked_int("batch_size", batch_size, 1)
         self.source = source
         self.stream = Stream(source, order, seed, lanes)
@@ -145,11 +144,6 @@ class TokenLoader:
     def __repr__(self) -> str:
         rank = f"rank {self.ranks.rank} of {self.ranks.world_size}"
         return f"TokenLoader({self.source!r}, batch_size={self.steps.batch_size}, {rank}, at sample {self._position:,})"
-
-    def _repr_html_(self) -> str:
-        held = ", ".join(f"{name} {shown_bytes(size)}" for name, size in self.stats().memory.items())
-        now = [f"position  sample {self._position:,} of the stream", f"memory    {held}"]
-        return html_table("TokenLoader", [*self.describe().splitlines(), *now])
 
     def __len__(self) -> int:
         """Return the number of batches in all epochs; raise TypeError if the loader is endless."""
@@ -278,8 +272,6 @@ class TokenLoader:
             options: those of TokenLoader, except order, seed and lanes, which the state determines.
         """
         source, order = open_source(store, state, dataset or {})
-        if repeated := order.keys() & options.keys():
-            raise TypeError(f"{', '.join(sorted(repeated))}: the state determines the order; omit it")
         loader = cls(source, batch_size, **options, **order)
         loader.load_state_dict(state)
         return loader
@@ -359,6 +351,37 @@ class TokenLoader:
             f"{self.device or 'the CPU, as numpy arrays'}; {made}",
         ]
         return "\n".join(lines)
+
+
+class EvaluationPass:
+    """One epoch in natural order, from its start in each iteration; the last step is padded (labels -100).
+
+    Args:
+        dataset: what to evaluate on; its documents are already in random order.
+        batch_size: samples in a batch on this rank, at least 1.
+        source: the name of a source, to read only its documents; None for all. The packing must keep documents apart.
+        options: those of TokenLoader: rank, world_size, mesh, dims, device, prefetch, io_threads, order, seed,
+            lanes, compare_ranks.
+    """
+
+    def __init__(
+        self, dataset: TokenDataset, batch_size: int, source: str | None = None, **options: Unpack[LoaderOptions]
+    ) -> None:
+        self._dataset, self._batch_size = dataset if source is None else dataset.of_source(source), batch_size
+        self._options: LoaderOptions = {"order": "sequential", "num_epochs": 1, "drop_last": False, **options}
+        self._num_batches = len(self._make())
+
+    def _make(self) -> TokenLoader:
+        return TokenLoader(self._dataset, self._batch_size, **self._options)
+
+    def __len__(self) -> int:
+        return self._num_batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        with closing(self._make()) as loader:
+            for batch in loader:
+                self._options["compare_ranks"] = None  # once is enough: a pass has the same stream each time
+                yield batch
 
 
 _LOADERS: weakref.WeakSet[TokenLoader] = weakref.WeakSet()

@@ -12,7 +12,6 @@ import numpy as np
 from tokenloom.errors import TokenloomError
 from tokenloom.reader.arguments import DatasetOptions, OrderOptions, checked_int
 from tokenloom.reader.dataset import TokenDataset
-from tokenloom.reader.prefetch import html_table
 from tokenloom.reader.samples import SplitSamples
 from tokenloom.reader.streams.schedule import Schedule
 from tokenloom.reader.streams.state import DatasetFingerprint, decode_state, decode_stream
@@ -154,10 +153,6 @@ class Mixture(MixedSamples):
 
     def __repr__(self) -> str:
         return f"Mixture({', '.join(self.datasets)})"
-
-    def _repr_html_(self) -> str:
-        lines = [line for name, data in self.datasets.items() for line in (f"member    {name}", *data.describe())]
-        return html_table("Mixture", [*lines, *self.schedule.describe(self.datasets)])
 
     def plan(self, num_samples: int) -> list[MemberPlan]:
         """Count what the first samples of the stream read of each member, before anything is read."""

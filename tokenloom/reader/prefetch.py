@@ -18,7 +18,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from queue import SimpleQueue
 from typing import Generic, TypeAlias, TypeVar
@@ -37,7 +37,6 @@ REST_SECONDS = 20.0  # then the thread is tried again
 _STOP = 0  # ends the thread, in place of a number of items
 PHASES = ("read", "gather", "pack", "copy")
 _KEPT_WAITS = 2**14
-_LEFT = "text-align:left;vertical-align:top"
 
 
 #: items, and whether the consumer kept Python's lock; or the exception that the thread raised
@@ -245,28 +244,4 @@ def _bottleneck(num_batches: int, idle_ratio: float, phases: dict[str, float]) -
         return "unknown before the second batch"
     if idle_ratio < 0.01 or not any(phases.values()):
         return "the consumer: it hardly waits"
-    longest = max(phases, key=lambda name: phases[name])
-    remedies = {
-        "read": "slow disk or network; use more io_threads, or a larger cache",
-        "gather": "copying rows; a larger prefetch lets it run ahead",
-        "pack": "finding documents in rows; use fewer fields, or a larger prefetch",
-        "copy": "widening or moving batches; a larger prefetch lets it run ahead",
-    }
-    return f"{longest} ({remedies[longest]})"
-
-
-def html_table(title: str, lines: Iterable[str]) -> str:
-    """Lay out a description as HTML that needs neither script nor style sheet.
-
-    Args:
-        title: what is described, such as "TokenDataset".
-        lines: a name, spaces, and what it names: "packing   concat: 12 samples".
-    """
-    from html import escape  # training does not need it
-
-    rows = "".join(
-        f'<tr><th scope="row" style="{_LEFT}">{escape(name)}</th><td style="{_LEFT}">{escape(text.strip())}</td></tr>'
-        for name, _, text in (line.partition(" ") for line in lines)
-    )
-    caption = f'<caption style="{_LEFT}"><b>{escape(title)}</b></caption>'
-    return f'<table style="color:inherit">{caption}<tbody>{rows}</tbody></table>'
+    return max(phases, key=lambda name: phases[name])

@@ -15,7 +15,6 @@ import numpy as np
 
 from tokenloom.errors import FormatError, TokenizerError
 from tokenloom.reader.batch import BatchFormat
-from tokenloom.reader.prefetch import html_table
 from tokenloom.reader.selection import Part, Selection
 from tokenloom.reader.shard_data import OpenMask, OpenOptions, OpenShard
 from tokenloom.reader.shards import AnyFiles, SplitFiles
@@ -232,9 +231,6 @@ class SplitSamples:
             f"packing   {self.packing}: {counted(len(self), 'sample')} of {counted(self.seq_len, 'token')} per epoch",
             *([] if form.learn is None else [f"learn     {learn}, by masks"]),
         ]
-
-    def _repr_html_(self) -> str:
-        return html_table("TokenDataset", self.describe())
 
     def why_empty(self) -> str:
         """Explain why there are no samples, and what to do."""
