@@ -238,7 +238,7 @@ def test_added_tokens_that_normalize_to_one_text_are_refused(tmp_path: Path) -> 
     library = tokenizers.Tokenizer.from_str(train_bpe())
     library.normalizer = normalizers.Lowercase()
     library.add_tokens(["Foo", "foo"])
-    with refused("differs from run to run; remove one"):
+    with refused("differ from run to run: .*; .* remove one"):
         load_tokenizer(write_json(tmp_path, library.to_str()))
 
 
@@ -288,7 +288,7 @@ def test_a_bpe_with_an_unknown_token_or_byte_fallback_is_not_refused(tmp_path: P
 def test_random_ids_are_refused(tmp_path: Path) -> None:
     content = json.loads(train_bpe())
     content["model"]["dropout"] = 0.1
-    with refused(r"model\.dropout is 0\.1.*differ from run to run"):
+    with refused(r"differ from run to run: .*set dropout to null"):
         load_tokenizer(write_json(tmp_path, content))
 
 

@@ -22,7 +22,7 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import models
 
-from tokenloom.errors import TokenizerError, message_of
+from tokenloom.errors import TokenizerError
 from tokenloom.storage.formats.records import sha256_of_bytes
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tokenizers.base import (
@@ -41,6 +41,7 @@ from tokenloom.tokenizers.huggingface_chat import chat_tokens_of
 from tokenloom.tokenizers.model_files import CONFIG, fetch, fetch_if_there, read_json, token_text
 
 FILE = "tokenizer.json"
+_CONTRADICTION = "; give the token to put after each document as tokenizer.eot, or write both with save_pretrained"
 # Every byte that occurs in UTF-8, in characters of one to four bytes; no trained alphabet contains them all.
 _CODES = [*range(0x100), *range(0x100, 0x800, 0x40), 0x800, *range(0x1000, 0x10000, 0x1000)]
 _EVERY_BYTE = "".join(map(chr, [*_CODES, 0x10000, 0x40000, 0x80000, 0xC0000, 0x100000]))
@@ -127,10 +128,8 @@ def pinned_fields(definition: Mapping[str, Any]) -> dict[str, Any]:
             return {}
         file, config = folder / FILE, folder / CONFIG
         if not file.is_file():
-            raise TokenizerError(
-                f"tokenizer folder {folder}: it has no {FILE}; save one with save_pretrained of a fast tokenizer, or, "
-                "for a tokenizer.model, use kind: sentencepiece"
-            )
+            next_step = "write it with save_pretrained, or use kind: sentencepiece for a tokenizer.model"
+            raise TokenizerError(f"tokenizer folder {folder}: it has no {FILE}; {next_step}")
         return {"path": str(file)} | _eot(definition, file, config if config.is_file() else None)
     name = str(definition["name"])
     file, commit = fetch(name, FILE, definition.get("revision"))
@@ -147,42 +146,25 @@ def _eot(definition: Mapping[str, Any], file: Path, config_path: Path | None) ->
     if config_path is None or definition.get("eot") is not None:
         return {}
     config, library = read_json(config_path), _parsed(read_regular(file), str(file))
-    try:
-        differs = _difference(config, library)
-    except (AttributeError, KeyError, TypeError) as error:
-        raise TokenizerError(
-            f"tokenizer file {config_path}: it can't be read as a {CONFIG} ({message_of(error)}); repair it, or give "
-            "tokenizer.eot"
-        ) from error
-    if differs:
-        raise TokenizerError(
-            f"tokenizer file {config_path}: it contradicts {file}: {differs}; load them with transformers, and write "
-            "both again with save_pretrained"
-        )
     given = config.get("eos_token")
     eos = None if given in (None, "") else token_text(given, "eos_token", config_path)
-    with library_errors(f"tokenizer file {file}: a text can't be encoded"):
+    with library_errors(f"tokenizer file {config_path} contradicts {file}", _CONTRADICTION):
+        _check_config(config, library)
         known = _end_of_text(library)
-    if eos is None or known == eos:
-        return {}
-    if known is None:
-        return {"eot": eos}
-    raise TokenizerError(
-        f"tokenizer file {file}: its end-of-text token is {known!r}, but {CONFIG} beside it has the eos_token "
-        f"{eos!r}; give the one to put after each document as tokenizer.eot"
-    )
+        if eos is not None and known not in (None, eos):
+            raise ValueError(f"its eos_token is {eos!r}, there the end-of-text token is {known!r}")
+    return {} if eos is None or known == eos else {"eot": eos}
 
 
-def _difference(config: Mapping[str, Any], library: tokenizers.Tokenizer) -> str | None:
-    """Return how transformers would change the ids of a tokenizer.json, as its config says; None if it does not."""
+def _check_config(config: Mapping[str, Any], library: tokenizers.Tokenizer) -> None:
+    """Raise an error if transformers would change the ids of a tokenizer.json, as its config says."""
     there = {token.content for token in library.get_added_tokens_decoder().values()}
     for token in (config.get("added_tokens_decoder") or {}).values():
         if token["content"] not in there:
-            return f"added_tokens_decoder has {token['content']!r}, which is not an added token there"
+            raise ValueError(f"added_tokens_decoder has {token['content']!r}, which is not an added token there")
     prefix, own = config.get("add_prefix_space"), getattr(library.pre_tokenizer, "add_prefix_space", None)
     if None not in (prefix, own) and prefix != own:
-        return f"add_prefix_space is {json.dumps(prefix)}, there it is {json.dumps(own)}"
-    return None
+        raise ValueError(f"add_prefix_space is {json.dumps(prefix)}, there it is {json.dumps(own)}")
 
 
 def _end_of_text(library: tokenizers.Tokenizer) -> str | None:
@@ -215,21 +197,13 @@ def _parsed(data: bytes, label: str) -> tokenizers.Tokenizer:
 
 def _refuse_random_ids(library: tokenizers.Tokenizer, label: str) -> None:
     """Raise TokenizerError if the ids of a text differ from run to run."""
-    model = library.model
-    if isinstance(model, models.BPE) and model.dropout:
+    dropout, tokens = getattr(library.model, "dropout", None), library.get_added_tokens_decoder().values()
+    found = {token.content for token in tokens if token.normalized and not token.special}
+    if dropout or (library.normalizer and len(set(map(library.normalizer.normalize_str, found))) < len(found)):
         raise TokenizerError(
-            f"tokenizer file {label}: model.dropout is {model.dropout:.3g}, so its ids are random and differ "
-            "from run to run; set it to null"
+            f"tokenizer file {label}: its ids differ from run to run: it has a model.dropout, or added tokens that are "
+            "the same after its normalizer; set dropout to null, or remove one of the tokens"
         )
-    seen: dict[str, str] = {}
-    for token in library.get_added_tokens_decoder().values():
-        if token.normalized and not token.special and library.normalizer is not None:
-            normal = library.normalizer.normalize_str(token.content)
-            if (other := seen.setdefault(normal, token.content)) != token.content:
-                raise TokenizerError(
-                    f"tokenizer file {label}: its added tokens {other!r} and {token.content!r} are the same after its "
-                    "normalizer, so the id of such a text differs from run to run; remove one of them"
-                )
 
 
 def _refuse_lost_text(library: tokenizers.Tokenizer, label: str) -> None:
@@ -243,8 +217,8 @@ def _refuse_lost_text(library: tokenizers.Tokenizer, label: str) -> None:
     lost = sorted({character for word in words for character in word if not model.tokenize(character)})
     if lost:
         raise TokenizerError(
-            f"tokenizer file {label}: it silently drops characters that are not in its alphabet, such as {lost[-1]!a}: "
-            "it has no unknown token, no byte fallback and not all bytes; train it with one of these"
+            f"tokenizer file {label}: it drops characters that are not in its alphabet, such as {lost[-1]!a}; train it "
+            "with an unknown token, byte fallback or all bytes"
         )
 
 

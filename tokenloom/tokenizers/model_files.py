@@ -14,12 +14,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tokenloom.errors import TokenizerError, message_of, named_message_of
+from tokenloom.errors import TokenizerError, named_message_of
 from tokenloom.storage.stores.local_files import read_regular
+from tokenloom.tokenizers.base import library_errors
 
 CONFIG, TEMPLATE_FILE, _TOKENS_FILE = "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json"
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -37,9 +38,8 @@ def fetch(name: str, file: str, revision: str | None) -> tuple[Path, str]:
 
     Raises TokenizerError if model, revision or file don't exist, or the hub refuses them or does not answer.
     """
-    revision = revision or "main"
-    with _hub_errors(name, file, revision):
-        path = _fetch(name, file, revision)
+    with _hub_errors(name, file, revision or "main"):
+        path = _fetch(name, file, revision or "main")
     return path, path.parent.name
 
 
@@ -51,15 +51,10 @@ def fetch_if_there(name: str, file: str, commit: str) -> Path | None:
     from huggingface_hub import is_offline_mode
     from huggingface_hub.errors import LocalEntryNotFoundError, RemoteEntryNotFoundError
 
-    with _hub_errors(name, file, commit):
-        try:
-            return _fetch(name, file, commit)
-        except RemoteEntryNotFoundError:
-            return None
-        except LocalEntryNotFoundError:
-            if not is_offline_mode():
-                raise
-            return None
+    not_there = [RemoteEntryNotFoundError, *([LocalEntryNotFoundError] if is_offline_mode() else [])]
+    with _hub_errors(name, file, commit), suppress(*not_there):
+        return _fetch(name, file, commit)
+    return None
 
 
 def _fetch(name: str, file: str, revision: str) -> Path:
@@ -80,34 +75,15 @@ def _hub_errors(name: str, file: str, revision: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         raise TokenizerError(f"a tokenizer of the hub needs {error.name!r}: pip install 'tokenloom[build]'") from error
     except Exception as error:  # also of its HTTP library, whose errors have another base class
-        raise TokenizerError(f"tokenizer {name}, revision {revision}: {_problem(error, name, file)}") from error
+        from huggingface_hub.errors import LocalEntryNotFoundError
 
-
-def _problem(error: Exception, name: str, file: str) -> str:
-    """Return the problem and the next step."""
-    from huggingface_hub import errors
-
-    if isinstance(error, errors.LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
-        error = error.__cause__  # why it was not fetched
-    if isinstance(error, errors.OfflineModeIsEnabled):
-        return f"{_offline(name, file)}, or give the file as path"
-    if isinstance(error, errors.EntryNotFoundError):
-        return (
-            f"the model has no {file}; save one with its tokenizer's save_pretrained and give that folder as path, or "
-            "download its tokenizer.model and use kind: sentencepiece"
-        )
-    return (
-        f"{file} can't be fetched from the Hugging Face Hub: {named_message_of(error)[:500]}; check "
-        "its name and revision, and the network; for a private or restricted model, ask for access on its page, and "
-        "log in with `hf auth login`, or set HF_TOKEN; or download the file and give it as path"
-    )
-
-
-def _offline(name: str, file: str) -> str:
-    return (
-        f"{file} is not in the cache of huggingface_hub, and HF_HUB_OFFLINE is set; unset it, or run "
-        f"`hf download {name} {file}` where there is a network"
-    )
+        reason = error.__cause__ if isinstance(error, LocalEntryNotFoundError) else None  # why it was not fetched
+        raise TokenizerError(
+            f"tokenizer {name}, revision {revision}: {file} can't be fetched from the Hugging Face Hub: "
+            f"{named_message_of(reason or error)[:500]}; check its name and revision, the network and HF_HUB_OFFLINE; "
+            "for a private or restricted model, set HF_TOKEN; or download the file and give it as path (with kind: "
+            "sentencepiece for a tokenizer.model)"
+        ) from error
 
 
 # ---- what the files hold
@@ -145,31 +121,25 @@ def _file_beside(definition: Mapping[str, Any], name: str) -> Path | None:
         return path if path.is_file() else None
     if definition["kind"] != "huggingface":
         return None
-    fetched = fetch_if_there(definition["name"], name, definition["revision"])
-    if fetched is None and name == CONFIG:
-        from huggingface_hub import is_offline_mode
+    from huggingface_hub import is_offline_mode
 
-        if is_offline_mode():  # whether the model has special tokens is not known: a template would lack them
-            raise TokenizerError(f"tokenizer {definition['name']}: {_offline(definition['name'], CONFIG)}")
+    model = definition["name"]
+    fetched = fetch_if_there(model, name, definition["revision"])
+    if fetched is None and name == CONFIG and is_offline_mode():  # a template would lack the special tokens
+        raise TokenizerError(f"tokenizer {model}: {CONFIG} is not in the cache, and HF_HUB_OFFLINE is set; unset it")
     return fetched
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON file that comes with a tokenizer.json; raises TokenizerError if it is not an object."""
-    try:
-        value = json.loads(_text(path))
-    except (ValueError, RecursionError) as error:
-        raise TokenizerError(f"tokenizer file {path}: it is not valid JSON ({message_of(error)}); repair it") from error
-    if not isinstance(value, dict):
-        raise TokenizerError(f"tokenizer file {path}: it is not a JSON object; write it again with save_pretrained")
-    return value
+    with library_errors(f"tokenizer file {path} is not a JSON object", "; download it again"):
+        value: Any = json.loads(_text(path))
+        return dict(value.items())
 
 
 def _text(path: Path) -> str:
-    try:
+    with library_errors(f"tokenizer file {path}: it can't be read", "; download it again"):
         return read_regular(path).decode()
-    except (UnicodeDecodeError, OSError) as error:
-        raise TokenizerError(f"tokenizer file {path}: it can't be read: {message_of(error)}; repair it") from error
 
 
 def _template_of(config: Mapping[str, Any], path: Path | None) -> str | None:
@@ -177,12 +147,7 @@ def _template_of(config: Mapping[str, Any], path: Path | None) -> str | None:
     template = config.get("chat_template")
     if isinstance(template, list) and all(isinstance(item, dict) for item in template):
         named = {item.get("name"): item.get("template") for item in template}
-        template = named.get("default")
-        if template is None:
-            raise TokenizerError(
-                f"tokenizer file {path}: none of its chat templates is named default ({', '.join(map(str, named))}); "
-                "write the text of one of them to a file, and give that as chat.template"
-            )
+        template = named.get("default", named)
     if not isinstance(template, str | None):
         raise TokenizerError(f"tokenizer file {path}: its chat_template is not text; give chat.template: FILE")
     return template
@@ -194,7 +159,5 @@ def token_text(value: Any, name: str, path: Path | None) -> str:
     if isinstance(token, str):
         return token
     instead = "tokenizer.eot" if name == "eos_token" else f"chat.arguments: {{{name}: ...}}"
-    raise TokenizerError(
-        f"tokenizer file {path}: its {name} is {json.dumps(value)[:100]}, not one token; write it again with "
-        f"save_pretrained, or give the token as {instead}"
-    )
+    shown = json.dumps(value)[:100]
+    raise TokenizerError(f"tokenizer file {path}: its {name} is {shown}, not one token; give the token as {instead}")

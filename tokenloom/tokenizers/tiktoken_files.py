@@ -14,10 +14,7 @@ import json
 from binascii import b2a_base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
 from typing import Any
-
-import numpy as np
 
 from tokenloom.tokenizers.base import END_OF_TEXT
 from tokenloom.tokenizers.patterns import GPT_4
@@ -162,15 +159,3 @@ def _tekken_special(listed: Sequence[Any] | None, version: str, num_special: int
     if len(special) < num_special or len(names) < len(listed or ()) or not names.keys() <= set(range(num_special)):
         raise ValueError(f"its special tokens are not different names with different ranks in [0, {num_special})")
     return special
-
-
-def merged_ranks(vocab_bpe: bytes) -> dict[bytes, int]:
-    """Return the ranks of GPT-2's vocab.bpe."""
-    tokens = [bytes([byte]) for byte in (*_PRINTABLE, *_OTHERS)]
-    merged = vocab_bpe.decode().replace(" ", "").splitlines()[1:]
-    byte_of = np.zeros(256 + len(_OTHERS), np.uint8)
-    byte_of[[ord(letter) for letter in LETTERS.values()]] = list(LETTERS)
-    letters = np.frombuffer("".join(merged).encode("utf-32-le"), "<u4")
-    joined = byte_of[letters].tobytes()  # str.translate takes ten times as long
-    tokens += [joined[start:end] for start, end in pairwise(accumulate(map(len, merged), initial=0))]
-    return {token: rank for rank, token in enumerate(tokens)}
