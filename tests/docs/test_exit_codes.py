@@ -82,7 +82,7 @@ def test_each_command_ends_with_0_1_or_2_as_the_table_says(
     assert main([command, *arguments]) == 0
     (tmp_path / "file").write_text("{}")  # no store can be in it, and it is no tokenizer
     spec = json.loads((folder / "spec.yaml").read_text())
-    if command in ("plan", "tokenizer"):  # a plan warns of a store that can not be written
+    if command in ("plan", "tokenizer"):  # a plan does not write
         spec["tokenizer"] = {"kind": "huggingface", "path": str(tmp_path / "file"), "eot": "x"}
     (tmp_path / "spec.yaml").write_text(json.dumps(spec))
     (tmp_path / "state.json").write_text((folder / "state.json").read_text())

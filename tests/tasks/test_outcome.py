@@ -63,7 +63,7 @@ def _commands_of(spec: BuildSpec, folder: Path, capsys: pytest.CaptureFixture[st
     """Return the lines that each command prints about an existing version, twice the same as in its JSON."""
     (folder / "spec.yaml").write_text(spec.model_dump_json())
     lines = {}
-    for command, subject in (("build", "spec.yaml"), ("plan", "spec.yaml"), ("inspect", "store/data")):
+    for command, subject in (("build", "spec.yaml"), ("inspect", "store/data")):
         options = ["--direct", "--workers", "0"] if command == "build" else []
         assert main([command, str(folder / subject), *options]) == 0
         lines[command] = capsys.readouterr().out.splitlines()
@@ -97,17 +97,12 @@ def test_an_empty_source_and_an_empty_split_are_named_with_the_next_step(
         assert {f"warning: {line}" for line in wanted} <= set(lines)
 
 
-def test_a_plan_names_splits_that_may_be_empty_and_a_source_of_copied_files(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("main", "copy"):
-        write_jsonl(tmp_path / f"{name}.jsonl", [f"text {i}" for i in range(100)])
-    sources = [{"kind": "jsonl", "path": str(tmp_path / f"{name}.jsonl"), "name": name} for name in ("main", "copy")]
-    spec = make_spec(tmp_path / "store", sources, splits={"train": 0.97, "few": 0.01, "some": 0.02})
+def test_a_plan_names_splits_that_may_be_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = {"kind": "jsonl", "path": str(write_jsonl(tmp_path / "main.jsonl", [f"text {i}" for i in range(200)]))}
+    spec = make_spec(tmp_path / "store", [source], splits={"train": 0.97, "few": 0.01, "some": 0.02})
     (tmp_path / "spec.yaml").write_text(spec.model_dump_json())
     assert main(["plan", str(tmp_path / "spec.yaml"), "--json"]) == 0
-    copied, empty = json.loads(capsys.readouterr().out)["warnings"]
-    assert copied == "source copy: each file is a copy of one of another source: nothing of it is kept"
+    (empty,) = json.loads(capsys.readouterr().out)["warnings"]
     assert empty.startswith("perhaps no document in the split few (share 0.01) of about 200 documents; ")
 
 
@@ -122,10 +117,9 @@ def test_what_was_checked_of_an_existing_version_is_said_and_what_reads_the_rest
     for lines in _commands_of(spec, tmp_path, capsys).values():
         assert f"only the lengths of its files were checked; {verify} reads their bytes" in lines
     os.truncate(shard, shard.stat().st_size - 1)
-    for command in (["plan", str(tmp_path / "spec.yaml")], ["inspect", f"{spec.store}/data"]):
-        assert main(command) == 0
-        line = f"damaged: train/000000.tok is missing or cut short; {verify} lists all damage, and what to do"
-        assert line in capsys.readouterr().out.splitlines()
+    assert main(["inspect", f"{spec.store}/data"]) == 0
+    line = f"damaged: train/000000.tok is missing or cut short; {verify} lists all damage, and what to do"
+    assert line in capsys.readouterr().out.splitlines()
 
 
 def test_the_outcome_of_an_up_to_date_build_describes_the_existing_version(tmp_path: Path) -> None:

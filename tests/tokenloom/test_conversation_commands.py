@@ -57,7 +57,7 @@ def test_plan_says_layout_and_template_and_shows_the_first_conversation(
 ) -> None:
     lines = _lines(capsys, "plan", str(project / "chat.yaml"))
     (said,) = (line for line in lines if line.startswith("conversations: "))
-    assert said.startswith(f"conversations: chats has the layout messages; template {project}/chatml.jinja, SHA-256 ")
+    assert said.startswith(f"conversations: chats has the layout messages; template {project}/chatml.jinja")
     first = lines.index(next(line for line in lines if line.startswith("the first, ")))
     assert lines[first].startswith(f"the first, {project}/chats.jsonl, line 1 at byte 0")
     assert "  > assistant    the dog jumps<|im_end|>" in lines[first:]

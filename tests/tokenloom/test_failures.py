@@ -153,26 +153,6 @@ def _tree(folder: Path) -> dict[str, bytes | None]:
     return {str(path): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
-def test_plan_reads_a_store_that_can_not_be_written_and_warns(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_jsonl(tmp_path / "a.jsonl", ["text"])
-    spec = _spec(tmp_path, "jsonl", "a.jsonl")
-    (tmp_path / "file").write_text("")
-    before = _tree(tmp_path)
-    for store in ("file", "file/below"):
-        where = f"store={tmp_path / store}"
-        assert main(["plan", spec, "--set", where]) == 0
-        (*_, warning) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
-        assert main(["plan", spec, "--set", where, "--json"]) == 0
-        why = json.loads(capsys.readouterr().out)["not_writable"]
-        built = _refused(capsys, "build", spec, "--direct", "--workers", "0", "--set", where)
-        assert why.partition(" (file system")[0] == built.partition(" (file system")[0]
-        assert why.startswith(f"{tmp_path / store}/news: can't be written: Not a directory")
-        assert warning.startswith(f"warning: a build by this user fails: {tmp_path / store}/news: can't be written")
-    assert _tree(tmp_path) == before
-
-
 @pytest.mark.parametrize("options", [[], ["--limit", "1"]])
 def test_plan_refuses_a_missing_column_and_a_tokenizer_that_can_not_be_loaded(
     options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

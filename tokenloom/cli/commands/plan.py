@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -10,12 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 from tokenloom.cli.arguments import LEARN, Limit, Overrides, Spec
 from tokenloom.cli.commands.build import load_limited_spec
 from tokenloom.cli.output import Json, Output, Result
-from tokenloom.errors import StoreError
 from tokenloom.wording import about, counted, described_end, described_tokenizer, shown_bytes
 
 if TYPE_CHECKING:
-    from tokenloom.storage.stores.store import Store
-    from tokenloom.storage.versions.build_record import GateResult
     from tokenloom.tasks.building.plan import BuildPlan
     from tokenloom.tasks.preview import Estimate, FirstRows
 
@@ -48,14 +44,12 @@ def plan(
     loaded = load_limited_spec(spec, overrides, limit)
     check_direct(loaded, "plan here without it (--set)")
     planned, estimate = plan_directly(loaded, chosen_num_workers(loaded.runner.workers))
+    if planned.published:
+        estimate = None
     value = _value(planned, estimate, learn)
-    header = ["source", "files", "bytes", "partitions", "cached"]
-    total = {"source": "all"} | value
-    out.table(header, [[each[name] for name in header] for each in [*value["sources"], total]])
-    _print_plan(out, planned, estimate, value)
-    if value["not_writable"]:
-        out.line(f"warning: a build by this user fails: {value['not_writable']}")
-    if estimate and not planned.published:
+    _print_plan(out, planned, value)
+    if estimate:
+        _print_estimate(out, estimate, is_encoded=not planned.missing)
         check_disk(planned, estimate)
     return Result(value)
 
@@ -63,21 +57,15 @@ def plan(
 def _value(planned: BuildPlan, estimate: Estimate | None, learn: str) -> Json:
     """Describe the version that a build would make, and its inputs in total and by source.
 
-    `encoder` is the fast encoder that it would use, None for the library `reference_library`; `encoder_reason` says why
-    that is not the fastest library, None if it is. `checks` are the limits that the version must keep; `gates` are
-    their results for a version that is published, and `file_check` is what was checked of its files. `warnings` name
-    what of the version is empty, or may be. `not_writable` says why this user can't write the store, as a build does;
-    None if that is possible or, on a remote store, unknown.
+    `encoder` is the fast encoder that it would use, None for the tokenizer's library; `encoder_reason` says why that is
+    not the fastest one. `checks` are the limits that the version must keep. `warnings` name what of it may be empty,
+    and faults in conversations.
     """
     from tokenloom.tasks.building.version_facts import tokenizer_label
     from tokenloom.tasks.preview import first_rows
 
     chats = list(first_rows(planned))
     sources = [_source(planned, name) for name in planned.spec.source_names()]
-    if planned.published:
-        gates, warnings, file_check = _of_published(planned)
-    else:
-        gates, warnings, file_check = [], _warnings(planned, estimate, chats), None
     return {
         "dataset": planned.spec.dataset,
         "version": planned.build.version,
@@ -87,17 +75,13 @@ def _value(planned: BuildPlan, estimate: Estimate | None, learn: str) -> Json:
         | {"eot": planned.reference.eot, "eot_of_config": planned.eot_of_config},
         "encoder": planned.choice.proof.library if planned.choice.proof else None,
         "encoder_reason": planned.choice.reason or None,
-        "reference_library": planned.reference.backend,
         **{name: sum(source[name] for source in sources) for name in ("files", "bytes", "partitions", "cached")},
         "estimate": asdict(estimate) if estimate else None,
         "sources": sources,
         "left_out": planned.left_out,
-        "chat": _chat(planned, chats, learn),
+        "chat": _chat(planned, chats, learn) if planned.build.chat else None,
         "checks": planned.limits,
-        "gates": [asdict(gate) for gate in gates],
-        "warnings": warnings,
-        "file_check": file_check,
-        "not_writable": None if planned.published else _why_not_writable(planned.build.store),
+        "warnings": _warnings(planned, estimate, chats),
     }
 
 
@@ -114,76 +98,44 @@ def _source(planned: BuildPlan, name: str) -> Json:
     }
 
 
-def _chat(planned: BuildPlan, chats: list[FirstRows], learn: str) -> Json | None:
+def _chat(planned: BuildPlan, chats: list[FirstRows], learn: str) -> Json:
     """Describe the rendering of conversations; `first` are the runs of tokens of the first one, from `place`."""
-    if planned.build.chat is None:
-        return None
     from tokenloom.cli.commands.peek import class_runs
     from tokenloom.storage.formats.classes import learned_classes, parse_policy
 
-    found, given = next((rows.shown for rows in chats if rows.shown), None), planned.spec.chat.template
-    learned = learned_classes(parse_policy(learn))
+    found, learned = next((rows.shown for rows in chats if rows.shown), None), learned_classes(parse_policy(learn))
     return {
         "layouts": {file.source: file.options["layout"] for file in planned.inputs if file.holds_conversations},
-        "template": "of the tokenizer" if given == "tokenizer" else given,
-        "sha256": hashlib.sha256(planned.build.chat.template.encode()).hexdigest(),
+        "template": planned.spec.chat.template,
         "place": found.place if found else None,
         "first": class_runs(found.tokenizer, found.tokens, found.classes, learned) if found else [],
     }
 
 
-def _of_published(planned: BuildPlan) -> tuple[list[GateResult], list[str], str]:
-    """Look up a published version: results of checks, empty parts, and the check of its files."""
-    from tokenloom.tasks.building.gates import evaluate_gates
-    from tokenloom.tasks.building.version_facts import facts_of
-
-    facts = facts_of(planned.build.store, planned.build.version)
-    return evaluate_gates(facts, planned.tag, planned.limits), facts.warnings, facts.file_check
-
-
 def _warnings(planned: BuildPlan, estimate: Estimate | None, chats: list[FirstRows]) -> list[str]:
-    """Warn of sources that are copies, of faults in conversations, and of splits that may be empty."""
+    """Warn of faults in conversations, and of splits that may be empty."""
     from tokenloom.chat.rendering import stop_as_text
-    from tokenloom.tasks.building.plan import partitions_by_source
     from tokenloom.tasks.building.version_facts import chat_warnings, empty_splits
 
-    warnings, seen = [], set[str]()
-    for parts in partitions_by_source(planned):
-        names = {part.spill_name for part in parts}
-        if planned.spec.documents.deduplicate and names <= seen:
-            source = planned.inputs[parts[0].input_index].source
-            warnings.append(f"source {source}: each file is a copy of one of another source: nothing of it is kept")
-        seen |= names
+    warnings, chat = list[str](), planned.build.chat
     for rows in chats:
-        first = (
-            partial(stop_as_text, planned.build.chat, rows.shown.tokenizer)
-            if planned.build.chat and rows.shown
-            else str
-        )
-        warnings += chat_warnings(f"first rows of source {rows.source}", rows.counts, first)
+        stop = partial(stop_as_text, chat, rows.shown.tokenizer) if chat and rows.shown else str
+        warnings += chat_warnings(f"first rows of source {rows.source}", rows.counts, stop)
     count = estimate.num_documents if estimate else 0
     shares = {name: share for name, share in planned.spec.split_shares() if 0 < share * count < _FEW_DOCUMENTS}
     return [*warnings, *empty_splits(shares, count, is_estimate=True)]
 
 
-def _why_not_writable(store: Store) -> str | None:
-    """Return why this user can't write a store; None if that is possible, or if only writing would show it."""
-    try:
-        if store.is_local:  # a remote one would keep a probe
-            store.creates_exclusively()
-    except StoreError as error:
-        return str(error)
-    return None
-
-
-def _print_plan(out: Output, planned: BuildPlan, estimate: Estimate | None, value: Json) -> None:
-    from tokenloom.storage.versions.build_record import GateResult
-    from tokenloom.tasks.building.gates import gate_line
+def _print_plan(out: Output, planned: BuildPlan, value: Json) -> None:
     from tokenloom.tasks.building.input_messages import input_messages, left_out_messages
 
+    header = ["source", "files", "bytes", "partitions", "cached"]
+    out.table(header, [[each[name] for name in header] for each in [*value["sources"], {"source": "all"} | value]])
     for message in (*left_out_messages(planned.left_out), *input_messages(planned.inputs)):
         out.line(message)
-    state = "already published: a build has nothing to do" if planned.published else "not built yet"
+    state = "not built yet"
+    if planned.published:
+        state = "already published: a build has nothing to do; `tokenloom inspect` shows the version"
     out.line()
     out.line(f"version {planned.build.version} of {planned.spec.dataset} in {planned.spec.store}: {state}")
     end = described_end(planned.build.tokenizer.eot_id, planned.reference.eot, is_of_config=planned.eot_of_config)
@@ -191,27 +143,18 @@ def _print_plan(out: Output, planned: BuildPlan, estimate: Estimate | None, valu
     out.line(planned.choice.line(planned.reference.backend))
     if value["chat"]:
         _print_chat(out, value["chat"])
-    if planned.published:
-        out.line(value["file_check"])
-        for gate in value["gates"]:
-            then = "" if gate["passed"] else "; a build ends with exit code 3 and moves no tag"
-            out.line(f"{gate_line(GateResult(**gate))}{then}")
-    elif planned.limits:
-        limits = ", ".join(f"{name} {limit:,}" for name, limit in planned.limits.items())
+    if value["checks"]:
+        limits = ", ".join(f"{name} {limit:,}" for name, limit in value["checks"].items())
         out.line(f"checks before it is published: {limits}")
     for warning in value["warnings"]:
         out.line(f"warning: {warning}")
-    if estimate and not planned.published:
-        _print_estimate(out, estimate, is_encoded=not planned.missing)
-    out.line("Only encoding is incremental: a version is a full copy of its tokens, and the spills in work/ take")
-    out.line("about as much space again. Changing the split shares can move documents between splits.")
 
 
 def _print_chat(out: Output, chat: Json) -> None:
     from tokenloom.cli.commands.peek import print_runs
 
     layouts = ", ".join(f"{source} has the layout {layout}" for source, layout in chat["layouts"].items())
-    out.line(f"conversations: {layouts}; template {chat['template']}, SHA-256 {chat['sha256'][:12]}")
+    out.line(f"conversations: {layouts}; template {chat['template']}")
     if chat["place"]:
         out.line(f"the first, {chat['place']}; what is learned is marked:")
         print_runs(out, chat["first"], _CONVERSATION_CHARS)
@@ -223,7 +166,5 @@ def _print_estimate(out: Output, estimate: Estimate, *, is_encoded: bool) -> Non
         out.line("warning: the sample has no documents; a build fails if the rest has none either")
     tokens, documents = counted(estimate.num_tokens, "token"), counted(estimate.num_documents, "document")
     out.line(f"about {tokens} in {documents} ({basis});")
-    out.line(
-        f"{counted(estimate.num_shards, 'shard')}, {shown_bytes(estimate.shard_bytes)} in total, plus "
-        f"{shown_bytes(estimate.spill_bytes)} of new spills, in {about(estimate.seconds)} on this machine."
-    )
+    disk = f"{shown_bytes(estimate.shard_bytes)} in total, plus {shown_bytes(estimate.spill_bytes)} of new spills"
+    out.line(f"{counted(estimate.num_shards, 'shard')}, {disk}, in {about(estimate.seconds)} on this machine.")
