@@ -6,16 +6,16 @@ The reader is imported only when a stream is opened.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from tokenloom.cli.arguments import Argument, count, positive
 from tokenloom.errors import SpecError, TokenloomError
 from tokenloom.storage.packing.packings import PACKINGS
 from tokenloom.storage.stores.local_files import read_regular
-from tokenloom.storage.versions.references import names_version, parse_reference, resolve
+from tokenloom.storage.versions.references import parse_reference
 
 if TYPE_CHECKING:
     from tokenloom.reader.dataset import TokenDataset
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from tokenloom.reader.streams.stream import Stream
 
 _OF_STATE = ("split", "seq_len", "packing", "order", "seed", "lanes")  # a state determines these
-
-
-class NoSamples(SpecError):
-    """The split has no sample for the packing and the length that the arguments name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +103,7 @@ def open_stream(reference: str | None, arguments: TracedLoader) -> tuple[Stream,
         The stream, and how many of its samples the state has taken, 0 without a state.
 
     Raises:
-        SpecError: an argument is missing, contradicts the state, or is out of range.
-        NoSamples: the split has none.
+        SpecError: an argument is missing, contradicts the state, or is out of range; the split has no samples.
         StoreError: the version or split does not exist.
     """
     from tokenloom.reader.mixture import open_source
@@ -120,7 +115,7 @@ def open_stream(reference: str | None, arguments: TracedLoader) -> tuple[Stream,
             raise SpecError("--store: only --state needs it; omit it")
         data = open_dataset(reference, arguments)
         if not len(data):
-            raise NoSamples(data.why_empty())
+            raise SpecError(data.why_empty())
         with as_usage_errors():
             return Stream(data, arguments.order or "block", arguments.seed or 0, arguments.lanes), 0
     for name in _OF_STATE:
@@ -128,7 +123,7 @@ def open_stream(reference: str | None, arguments: TracedLoader) -> tuple[Stream,
             raise SpecError(f"{option(name)}: --state determines it; omit it")
     with _naming_state(arguments.state):
         state = decode_state(json.loads(read_regular(arguments.state)))
-    stores = _stores_of(reference, arguments, state["stream"])
+    stores = _stores_of(reference, arguments.store, state["stream"].get("members", {}))
     with as_usage_errors():
         source, order = open_source(stores, state, {})
         stream = Stream(source, **order)
@@ -162,30 +157,14 @@ def open_dataset(reference: str | None, arguments: TracedLoader) -> TokenDataset
         return TokenDataset(reference, arguments.split or "train", seq_len, packing=arguments.packing or "concat")
 
 
-def _stores_of(reference: str | None, arguments: TracedLoader, stream: Any) -> str | dict[str, str]:
-    """Return the store of a state's dataset, or that of each member of its mixture; --store wins over that of REF.
-
-    Raises SpecError if a store is unknown or given twice, or if REF names another version than the state.
-    """
-    members = stream.get("members", {})
-    if reference is not None and not members:
-        parsed = parse_reference(reference)
-        found = f"{parsed.dataset}@{resolve(parsed)[1].version}" if names_version(reference) else parsed.dataset
-        own = f"{stream['dataset']}@{stream['version']}"
-        if found not in (stream["dataset"], own):
-            raise SpecError(f"{arguments.state}: the state is of {own}, and REF names {found}")
+def _stores_of(reference: str | None, given: Sequence[str], members: Collection[str]) -> str | dict[str, str]:
+    """Return the store of a state's dataset, or that of each member of its mixture; --store wins over that of REF."""
     stores = {"": parse_reference(reference).store} if reference is not None else {}
-    given: dict[str, str] = {}
-    for text in arguments.store:
+    for text in given:
         member, _, store = text.partition("=")
-        name, store = (member, store) if member in members else ("", text)
-        if name in given:
-            raise SpecError(f"--store {text}: given twice; write MEMBER=STORE for {', '.join(members) or 'a mixture'}")
-        given[name] = store
-    stores |= given
-    for name in members or [""]:
-        if name not in stores and "" not in stores:
-            raise SpecError(f"--store: give the store of {f'member {name}' if name else 'the dataset, or REF'}")
+        stores |= {member: store} if member in members else {"": text}
+    if "" not in stores and (not members or (missing := sorted(set(members) - stores.keys()))):
+        raise SpecError(f"--store: give the store of {f'member {missing[0]}' if members else 'the dataset, or REF'}")
     return {name: stores.get(name) or stores[""] for name in members} or stores[""]
 
 
@@ -196,8 +175,6 @@ def _naming_state(path: str) -> Iterator[None]:
         yield
     except TokenloomError as error:
         raise SpecError(f"{path}: {error}") from error
-    except OSError as error:
-        raise SpecError(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise SpecError(f"{path}: not JSON; write json.dumps(loader.state_dict()) into it") from error
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from tokenloom.cli.arguments import Argument, OneOf, Ref, SourceSpec, count, integer_in
 from tokenloom.cli.display import showing_progress
 from tokenloom.cli.loader_arguments import (
     LoaderArguments,
-    NoSamples,
     TracedLoader,
     as_usage_errors,
     make_steps,
@@ -33,7 +33,6 @@ _Traced: TypeAlias = "tuple[str | None, list[TracedSample], str]"
 _WHAT = OneOf(required=True)
 _CONTENT = re.compile("[0-9a-fA-F]{32}")
 _MAX_EPOCHS = 10_000
-_MAX_SHOWN = 20  # at most this many documents, and steps, are printed
 
 
 def _step(text: str) -> str:
@@ -67,8 +66,7 @@ def trace(
     if sample is not None:
         traced = _trace_sample(reference, loader, sample, chars)
     else:
-        assert step is not None  # the parser requires one of them
-        traced = _trace_step(reference, loader, step, chars)
+        traced = _trace_step(reference, loader, str(step), chars)  # the parser requires one of them
     shown, samples, title = traced
     out.line(title)
     _print_samples(out, samples)
@@ -102,17 +100,9 @@ def _trace_step(reference: str | None, loader: TracedLoader, step: str, chars: i
     datasets = {name: member.dataset for name, member in stream.members.items()}
     alone = datasets.get(None)
     source = f"{alone.reference}, split {alone.split}" if alone else f"mixture of {', '.join(map(str, datasets))}"
-    number = f"{'+' * step.startswith('+')}{int(step):,}"
-    title = f"{source}: step {number} of {_whose(loader)}, {counted(len(samples), 'sample')}"
+    which = "all ranks" if loader.rank is None else f"rank {loader.rank} of {steps.ranks.world_size}"
+    title = f"{source}: step {step} of {which}, {counted(len(samples), 'sample')}"
     return alone.reference if alone else None, samples, title
-
-
-def _whose(loader: TracedLoader) -> str:
-    """Return "rank 1 of 4", "all 4 ranks" or "the only rank"."""
-    rank, world_size = loader.rank, loader.world_size or 1
-    if world_size == 1:
-        return "the only rank"
-    return f"all {world_size:,} ranks" if rank is None else f"rank {rank:,} of {world_size:,}"
 
 
 def _print_samples(out: Output, samples: list[TracedSample]) -> None:
@@ -172,12 +162,8 @@ def where(
 
     if content is not None and not _CONTENT.fullmatch(content):
         raise SpecError(f"--content {content!r}: write 32 hexadecimal digits, as `tokenloom peek` shows them")
-    if (path is None) != (row is None):
-        raise SpecError("--path and --row belong together: give both or neither")
-    if source is not None and path is None:
-        raise SpecError("--source: it belongs to --path; omit it")
-    if loader.given and loader.batch_size is None:
-        raise SpecError("--batch-size is required to name steps; omit all arguments of the loader to find the document")
+    if (path is None) != (row is None) or (source is not None and path is None):
+        raise SpecError("--path, --row and --source: --path needs --row, and they need --path")
     tables = VersionTables(*resolve(parse_reference(reference)))
     lookups = Lookups(tables, spec)
     with showing_progress():
@@ -187,66 +173,43 @@ def where(
             lookup = lookups.by_text(text)
         elif messages is not None:
             lookup = lookups.by_messages(messages)
-        else:
-            assert path is not None and row is not None  # the parser requires one of the four
-            lookup = lookups.by_row(source, path, row)
+        else:  # the parser requires one of the four
+            lookup = lookups.by_row(source, str(path), row or 0)
     _print_documents(out, tables.reference, lookup)
     steps: list[Sighting] = []
     if loader.given and lookup.documents:
-        steps, note = _sightings(reference, tables, lookup.documents, loader, range(epoch, epoch + epochs))
-        _print_steps(out, steps, note)
+        steps = _sightings(reference, tables, lookup.documents, loader, range(epoch, epoch + epochs))
+        out.line()
+        if steps:
+            out.table(list(steps[0]), [list(step.values()) for step in steps])
+        else:
+            out.line("no sample of these epochs has one of its tokens")
     return Result({"reference": tables.reference, **vars(lookup), "steps": steps}, 0 if lookup.documents else NO)
 
 
 def _sightings(
     reference: str, tables: VersionTables, documents: list[FoundDocument], given: LoaderArguments, epochs: range
-) -> tuple[list[Sighting], str]:
-    """Find the steps that see the documents; the note says why there are none."""
+) -> list[Sighting]:
+    """Find the steps that see the documents."""
     from tokenloom.reader.trace import ShardTokens, check_epochs, find_sightings
 
     split = documents[0]["split"]  # all have this one: a content determines it
     loader = TracedLoader(**vars(given), split=None if given.state else split)
-    try:
-        stream, num_seen = open_stream(reference if given.state else tables.reference, loader)
-    except NoSamples as error:
-        return [], str(error)
-    tokens = [ShardTokens(_shard_index(each), each["start"], each["start"] + each["num_tokens"]) for each in documents]
+    stream, num_seen = open_stream(reference if given.state else tables.reference, loader)
+    tokens = [
+        ShardTokens(int(Path(each["shard"]).stem), each["start"], each["start"] + each["num_tokens"])
+        for each in documents
+    ]
     with as_usage_errors():
         check_epochs(stream, epochs)
     steps = make_steps(loader)
     seen = find_sightings(stream, tables.manifest.version, split, tokens, steps, epochs)
-    if given.state is not None:
-        seen = [{**each, "seen": each["position"] < num_seen} for each in seen]
-    datasets = [member.dataset for member in stream.members.values()]
-    read = sorted({f"{data.split} of {data.shards.manifest.version}" for data in datasets})
-    return seen, f"no sample of the epochs [{epochs.start}, {epochs.stop}) of {', '.join(read)} has one of its tokens"
-
-
-def _shard_index(document: FoundDocument) -> int:
-    return int(document["shard"].rpartition("/")[2].removesuffix(".tok"))
+    return [{**each, "seen": each["position"] < num_seen} for each in seen] if given.state else seen
 
 
 def _print_documents(out: Output, reference: str, lookup: Lookup) -> None:
     kind = lookup.status.replace("_", " ")
     out.line(f"{reference}: {kind}{': ' if lookup.reason else ''}{lookup.reason}")
-    for document in lookup.documents[:_MAX_SHOWN]:
+    for document in lookup.documents:
         tokens = f"{document['shard']}, token {document['start']:,}, {counted(document['num_tokens'], 'token')}"
         out.line(f"  document  {tokens}, {shown_origin(document)}, content {document['content']}")
-    _print_rest(out, len(lookup.documents), "document")
-
-
-def _print_steps(out: Output, steps: list[Sighting], note: str) -> None:
-    out.line()
-    if not steps:
-        out.line(note)
-        return
-    columns = ["epoch", "step", "rank", "index", "position", "sample", "member", "seen"]
-    header = [name for name in columns if name in steps[0]]
-    rows = [[dict(step)[name] for name in header] for step in steps[:_MAX_SHOWN]]
-    out.table(header, rows)
-    _print_rest(out, len(steps), "sample")
-
-
-def _print_rest(out: Output, num_all: int, noun: str) -> None:
-    if num_all > _MAX_SHOWN:
-        out.line(f"  and {counted(num_all - _MAX_SHOWN, noun)} more; --json has all")
