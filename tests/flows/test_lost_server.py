@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 def test_only_a_server_that_is_gone_is_named(flows_url: str) -> None:
     url = "http://127.0.0.1:9/api"  # nobody listens on the port of the discard protocol
-    message = f"^the Prefect server {url} stopped answering: .*, which continues; "
+    message = f"^the Prefect server {url}: Connection refused; .*, which continues; "
     with pytest.raises(TokenloomError, match=message), explaining_server_errors(url):
         raise ConnectError("Connection refused")
     with pytest.raises(ConnectError), explaining_server_errors(flows_url):

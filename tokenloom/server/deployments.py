@@ -17,7 +17,7 @@ from prefect.utilities.callables import parameter_schema
 from prefect.workers.process import ProcessWorker
 
 from tokenloom.automations import install_crash_automation
-from tokenloom.server.known_server import POOL, page_of
+from tokenloom.server.known_server import POOL
 
 NAMES = {  # FLOW/NAME by its label in the output of `tokenloom up`
     "build": "build-a-spec-file/build-a-spec-file",
@@ -54,7 +54,7 @@ def deployment_pages(url: str) -> dict[str, str]:
     """
     with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as client:
         ids = {label: client.read_deployment_by_name(name).id for label, name in NAMES.items()}
-    return {label: page_of(url, f"deployments/deployment/{each}") for label, each in ids.items()}
+    return {label: f"{url.removesuffix('/api')}/v2/deployments/deployment/{each}" for label, each in ids.items()}
 
 
 def _ensure_pool(client: SyncPrefectClient) -> None:

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import os
 import signal
-import tomllib
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http import HTTPStatus
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,7 +62,12 @@ def known_url() -> str | None:
     Raises TokenloomError if the server that the environment or the profile names does not answer.
     """
     prepare_environment()
-    if url := os.environ.get("PREFECT_API_URL") or _url_of_profile():
+    home, url = os.environ.get("PREFECT_HOME") or os.path.expanduser("~/.prefect"), os.environ.get("PREFECT_API_URL")
+    if not url and Path(os.environ.get("PREFECT_PROFILES_PATH") or f"{home}/profiles.toml").exists():
+        from prefect.settings import Settings  # a second, for those alone who have profiles
+
+        url = Settings().api.url
+    if url:
         if not answers(url):
             raise TokenloomError(
                 f"the Prefect server {url} (PREFECT_API_URL or a profile) does not answer; --direct builds without one"
@@ -72,20 +75,6 @@ def known_url() -> str | None:
         return url
     url = url_of_up()
     return url if url and answers(url) else None  # the file of its URL outlives a killed `up`
-
-
-def _url_of_profile() -> str | None:
-    home = Path(os.environ.get("PREFECT_HOME") or os.path.expanduser("~/.prefect"))
-    path = Path(os.environ.get("PREFECT_PROFILES_PATH") or home / "profiles.toml")
-    try:
-        found = tomllib.loads(read_regular(path).decode())
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise TokenloomError(f"{path}: not a file of Prefect's profiles: {message_of(error)}") from error
-    name = os.environ.get("PREFECT_PROFILE") or found.get("active")
-    url: str | None = found.get("profiles", {}).get(name, {}).get("PREFECT_API_URL")
-    return url
 
 
 def url_of_up() -> str | None:
@@ -105,28 +94,6 @@ def answers(url: str) -> bool:
         return False
 
 
-def heartbeat_seconds(url: str) -> int:
-    """Return the interval between the heartbeats of runs on a server, as far as this process knows it.
-
-    Args:
-        url: the URL of the server's API.
-    """
-    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY
-
-    is_of_up = url == url_of_up()
-    return max(HEARTBEAT_SECONDS, 0 if is_of_up else PREFECT_FLOWS_HEARTBEAT_FREQUENCY.value() or 0)
-
-
-def page_of(url: str, path: str) -> str:
-    """Return the URL of a page of Prefect's second UI.
-
-    Args:
-        url: the URL of the server's API.
-        path: the page's path, such as runs/flow-run/ID.
-    """
-    return f"{url.removesuffix('/api')}/v2/{path}"
-
-
 def run_flow(spec: BuildSpec, url: str | None) -> dict[str, Any]:
     """Run the flow build-dataset in this process and return its result. See run_build for errors.
 
@@ -140,6 +107,7 @@ def run_flow(spec: BuildSpec, url: str | None) -> dict[str, Any]:
     if url and url == url_of_up():
         os.environ.setdefault(STORES, str(default_home() / STORES_FOLDER))
     from prefect import tags
+    from prefect.client.orchestration import get_client
     from prefect.settings import (
         PREFECT_API_URL,
         PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
@@ -156,53 +124,29 @@ def run_flow(spec: BuildSpec, url: str | None) -> dict[str, Any]:
         # Nothing outlives this process that would miss a heartbeat, whose sender takes up to a second to end.
         PREFECT_FLOWS_HEARTBEAT_FREQUENCY: HEARTBEAT_SECONDS if url else None,
     }
+    if url:
+        print_status(f"Prefect server {url}")
     with temporary_settings(settings), tags(TAG), explaining_server_errors(url):
-        if url is None:
-            _start_temporary_server()
-        hooks: list[Any] = [*build_dataset.on_running_hooks, *([_page_printer(url)] if url else [])]
-        return dict(build_dataset.with_options(on_running=hooks)(spec))
-
-
-def _start_temporary_server() -> None:
-    """Start Prefect's temporary server without SIGINT: on Ctrl-C it must outlive the flow, which reports its end."""
-    from prefect.client.orchestration import get_client
-
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        with get_client(sync_client=True):
-            pass
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-
-def _page_printer(url: str) -> Any:
-    """Return a hook that prints the page of its run."""
-    print_status(f"Prefect server {url}")
-
-    def print_page(flow: Any, flow_run: Any, state: Any) -> None:
-        print_status(f"this run       {page_of(url, f'runs/flow-run/{flow_run.id}')}")
-
-    return print_page
+        if (
+            url is None
+        ):  # its own server starts without SIGINT: on Ctrl-C it must outlive the flow, which reports its end
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            with get_client(sync_client=True):
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        return dict(build_dataset(spec))
 
 
 @contextmanager
 def explaining_server_errors(url: str | None) -> Iterator[None]:
-    """Raise TokenloomError, with a next step, if the server is gone or refuses the password."""
+    """Raise TokenloomError, with a next step, if the server is gone or refuses a request."""
     from httpx import HTTPStatusError, TransportError  # comes with Prefect
 
     try:
         yield
-    except HTTPStatusError as error:
-        if error.response.status_code != HTTPStatus.UNAUTHORIZED:
+    except (HTTPStatusError, TransportError) as error:
+        if url is None or (isinstance(error, TransportError) and answers(url)):
             raise
         raise TokenloomError(
-            f"the Prefect server {url} requires a password: set PREFECT_API_AUTH_STRING to the value of "
-            "the server's PREFECT_SERVER_API_AUTH_STRING"
-        ) from error
-    except TransportError as error:
-        if url is None or answers(url):
-            raise
-        raise TokenloomError(
-            f"the Prefect server {url} stopped answering: {message_of(error)}; start it and run the same command "
-            "again, which continues; --direct builds without a server"
+            f"the Prefect server {url}: {message_of(error)}; start it, or set PREFECT_API_AUTH_STRING to its password, "
+            "and run the same command again, which continues; --direct builds without a server"
         ) from error

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -55,15 +55,20 @@ def run_services(home: Path, port: int, runs: int, on_ready: Callable[[str, dict
     with ExitStack() as stack:
         try:
             stack.enter_context(_lock(home))
-            server, url = stack.enter_context(_server_of_up(home, port))
+            _set_environment(home)
+            print_status("starting the Prefect server; the first start takes half a minute")
+            server, url = stack.enter_context(running_server(home / "server.log", port))
+            os.environ["PREFECT_API_URL"] = url
             from tokenloom.server.deployments import deploy_all, deployment_pages
 
             deploy_all(url, HEARTBEAT_SECONDS)
-            worker = stack.enter_context(_running(_worker_command(runs), home / "worker.log"))
+            options = ["--pool", POOL, "--limit", str(runs), "--name", "up", "--install-policy", "never"]
+            command = [sys.executable, "-m", "prefect", "worker", "start", *options]
+            worker = stack.enter_context(_running(command, home / "worker.log"))
             (home / URL_FILE).write_text(url, encoding="utf-8")
             stack.callback((home / URL_FILE).unlink, missing_ok=True)
-            pages, running_url = deployment_pages(url), url
-            on_ready(url, pages)
+            on_ready(url, deployment_pages(url))
+            running_url = url
             while server.poll() is None and worker.poll() is None:
                 time.sleep(1)
             name = "worker" if server.poll() is None else "server"
@@ -87,18 +92,13 @@ def _lock(home: Path) -> AbstractContextManager[object]:
         ) from error
 
 
-@contextmanager
-def _server_of_up(home: Path, port: int) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """Run the server, and set the environment that its clients need."""
+def _set_environment(home: Path) -> None:
+    """Set the environment of the server, the worker and this process, their client."""
     os.environ.update(PRIVATE | _SETTINGS | {"PREFECT_HOME": str(home), STORES: str(home / STORES_FOLDER)})
     prepare_environment()
     os.environ.setdefault("TOKENLOOM_HOME", str(Path.cwd()))
     if password := os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
         os.environ.setdefault("PREFECT_API_AUTH_STRING", password)
-    print_status("starting the Prefect server; the first start takes half a minute")
-    with running_server(home / "server.log", port) as (process, url):
-        os.environ["PREFECT_API_URL"] = url
-        yield process, url
 
 
 @contextmanager
@@ -119,28 +119,19 @@ def running_server(log: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[
     app = ["--factory", "tokenloom.server.app:prefect_app", "--host", "127.0.0.1", "--port", str(port)]
     url = f"http://127.0.0.1:{port}/api"
     start = log.stat().st_size if log.exists() else 0
-    origin = {"PREFECT_SERVER_CORS_ALLOWED_ORIGINS": url.removesuffix("/api")}  # by default every page reads answers
+    origin = url.removesuffix("/api")  # by default every page reads answers
     command = [sys.executable, "-m", "uvicorn", *app, "--log-level", "error"]
-    with _running(command, log, origin) as process:
+    with _running(command, log, PREFECT_SERVER_CORS_ALLOWED_ORIGINS=origin) as process:
         deadline = time.monotonic() + _START_SECONDS
         while not answers(url):
             if process.poll() is not None or time.monotonic() > deadline:
-                raise _not_started(log, start)
+                text = one_line(read_regular(log)[start:].decode(errors="replace"))[-400:]
+                raise TokenloomError(
+                    f"the Prefect server did not start; {log} ends: {text}; if a newer Prefect made its database in "
+                    f"{log.parent}, run `pip install --upgrade prefect` or choose another --folder"
+                )
             time.sleep(0.1)
         yield process, url
-
-
-def _not_started(log: Path, start: int) -> TokenloomError:
-    text = read_regular(log)[start:].decode(errors="replace")
-    return TokenloomError(
-        f"the Prefect server did not start; {log} ends: {one_line(text)[-400:]}; if a newer Prefect made its "
-        f"database in {log.parent}, run `pip install --upgrade prefect` or choose another --folder"
-    )
-
-
-def _worker_command(runs: int) -> list[str]:
-    options = ["--pool", POOL, "--limit", str(runs), "--name", "up", "--install-policy", "never"]
-    return [sys.executable, "-m", "prefect", "worker", "start", *options]
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -153,20 +144,18 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def _running(
-    command: list[str], log: Path, settings: Mapping[str, str] | None = None
-) -> Iterator[subprocess.Popen[bytes]]:
+def _running(command: list[str], log: Path, **settings: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run a process that Ctrl-C in the terminal does not reach; stop it and its children when the block ends."""
-    environment, interrupts = {**os.environ, **(settings or {})}, list[int]()
-    handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))  # until the process is known
     with log.open("ab") as output:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, env=environment
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env=os.environ | settings,
         )
     try:
-        signal.signal(signal.SIGINT, handler)
-        if interrupts:
-            raise KeyboardInterrupt
         yield process
     finally:
         _stop(process)

@@ -11,7 +11,7 @@ from tokenloom.cli.arguments import Argument, integer_in, positive
 from tokenloom.cli.output import Output, Result
 from tokenloom.errors import TokenloomError
 from tokenloom.flows.store_links import PREFIX
-from tokenloom.server.known_server import POOL, default_home, explaining_server_errors, heartbeat_seconds, known_url
+from tokenloom.server.known_server import HEARTBEAT_SECONDS, POOL, default_home, explaining_server_errors, known_url
 
 
 def up(
@@ -39,12 +39,7 @@ def up(
 
     def show(url: str, pages: dict[str, str]) -> None:
         address = url.removesuffix("/api")
-        shown = {
-            "Prefect UI": address,
-            **pages,
-            "catalogues": f"{address}{PREFIX}",
-            "data and logs": str(home),
-        }
+        shown = {"Prefect UI": address, **pages, "catalogues": f"{address}{PREFIX}", "data and logs": str(home)}
         shown["relative paths"] = f"from {os.environ['TOKENLOOM_HOME']} (TOKENLOOM_HOME)"
         for name, text in shown.items():
             out.line(f"{name:<15} {text}")
@@ -65,9 +60,11 @@ def deploy(*, out: Output) -> Result:
     url = known_url()
     if url is None:
         raise TokenloomError("no Prefect server: set PREFECT_API_URL, or run `tokenloom up`, which also deploys")
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY
+
     from tokenloom.server.deployments import NAMES, deploy_all
 
-    heartbeat = heartbeat_seconds(url)
+    heartbeat = max(HEARTBEAT_SECONDS, PREFECT_FLOWS_HEARTBEAT_FREQUENCY.value() or 0)
     with explaining_server_errors(url):
         deploy_all(url, heartbeat)
     out.line(f"deployed {', '.join(name.partition('/')[2] for name in NAMES.values())} to {url}, work pool {POOL}")
