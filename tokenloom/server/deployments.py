@@ -12,12 +12,12 @@ from prefect.client.schemas.objects import ConcurrencyOptions
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.exceptions import ObjectNotFound
 from prefect.flows import Flow, load_flow_from_entrypoint
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.utilities.callables import parameter_schema
 from prefect.workers.process import ProcessWorker
 
 from tokenloom.automations import install_crash_automation
-from tokenloom.server.known_server import POOL
+from tokenloom.server.known_server import HEARTBEAT_SECONDS, POOL, url_of_up
 
 NAMES = {  # FLOW/NAME by its label in the output of `tokenloom up`
     "build": "build-a-spec-file/build-a-spec-file",
@@ -30,20 +30,24 @@ _OF_THE_WORKER = ("command", "env", "working_dir")
 _FILE = Path(__file__).parents[1] / "prefect.yaml"
 
 
-def deploy_all(url: str, heartbeat_seconds: int) -> None:
+def deploy_all(url: str) -> int:
     """Create the work pool and the deployments that are missing, update the others, and install the automation.
 
     Deployments that exist keep their parameters, schedules and limits.
 
     Args:
         url: the URL of the server's API.
-        heartbeat_seconds: interval between the heartbeats of a run.
+
+    Returns the seconds between two heartbeats of a run, as far as this process knows.
     """
+    is_of_up = url == url_of_up()
+    heartbeat = max(HEARTBEAT_SECONDS, 0 if is_of_up else PREFECT_FLOWS_HEARTBEAT_FREQUENCY.value() or 0)
     with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as client:
         _ensure_pool(client)
         for entry in yaml.safe_load(_FILE.read_text())["deployments"]:
             _deploy(client, entry)
-        install_crash_automation(heartbeat_seconds)
+        install_crash_automation(heartbeat)
+    return heartbeat
 
 
 def deployment_pages(url: str) -> dict[str, str]:

@@ -61,7 +61,7 @@ def run_services(home: Path, port: int, runs: int, on_ready: Callable[[str, dict
             os.environ["PREFECT_API_URL"] = url
             from tokenloom.server.deployments import deploy_all, deployment_pages
 
-            deploy_all(url, HEARTBEAT_SECONDS)
+            deploy_all(url)
             options = ["--pool", POOL, "--limit", str(runs), "--name", "up", "--install-policy", "never"]
             command = [sys.executable, "-m", "prefect", "worker", "start", *options]
             worker = stack.enter_context(_running(command, home / "worker.log"))

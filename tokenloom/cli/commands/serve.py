@@ -11,7 +11,7 @@ from tokenloom.cli.arguments import Argument, integer_in, positive
 from tokenloom.cli.output import Output, Result
 from tokenloom.errors import TokenloomError
 from tokenloom.flows.store_links import PREFIX
-from tokenloom.server.known_server import HEARTBEAT_SECONDS, POOL, default_home, explaining_server_errors, known_url
+from tokenloom.server.known_server import POOL, default_home, explaining_server_errors, known_url
 
 
 def up(
@@ -60,13 +60,10 @@ def deploy(*, out: Output) -> Result:
     url = known_url()
     if url is None:
         raise TokenloomError("no Prefect server: set PREFECT_API_URL, or run `tokenloom up`, which also deploys")
-    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY
-
     from tokenloom.server.deployments import NAMES, deploy_all
 
-    heartbeat = max(HEARTBEAT_SECONDS, PREFECT_FLOWS_HEARTBEAT_FREQUENCY.value() or 0)
     with explaining_server_errors(url):
-        deploy_all(url, heartbeat)
+        heartbeat = deploy_all(url)
     out.line(f"deployed {', '.join(name.partition('/')[2] for name in NAMES.values())} to {url}, work pool {POOL}")
     out.line(f"a run without a heartbeat for {3 * heartbeat} s counts as dead")
     out.line(f"next: prefect worker start --pool {POOL}")
