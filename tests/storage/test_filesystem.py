@@ -108,7 +108,7 @@ def test_a_file_system_without_hard_links_is_refused_with_the_reason(
     store: LocalStore, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "link", _without_links(number))
-    message = r"the file system has no hard links .*choose a store on another file system"
+    message = r"the file system has no hard links.*choose a store on another file system"
     for use in (store.creates_exclusively, lambda: store.create(PATH, b"data")):
         with pytest.raises(StoreError, match=message):
             use()

@@ -234,7 +234,7 @@ def test_a_read_only_cache_is_readable_and_named_in_errors(
     for name in ("pathlib.Path.mkdir", "pathlib.Path.replace", "pathlib.Path.unlink", "os.utime"):
         monkeypatch.setattr(name, refuse)
     assert ShardCache(tmp_path).fetch(files[0]) == path
-    with pytest.raises(StoreError, match=rf"{tmp_path}: .*Permission denied .*give this user .*set TOKENLOOM_CACHE"):
+    with pytest.raises(StoreError, match=rf"{tmp_path}: .*Permission denied; give this user .*set TOKENLOOM_CACHE"):
         cache.fetch(files[1])
 
 
