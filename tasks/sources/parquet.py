@@ -39,7 +39,7 @@ from tokenloom.wording import counted
 
 _MAX_BATCH_ROWS = 65_536
 _BUFFER_BYTES = 2**20  # read a column chunk in pieces of this size, never whole
-_REPEATED_ROW_BYTES = 64  # rows that take less in the file may be a few long texts that repeat
+_SIGNATURE_BYTES = 28  # after a footer that is not encrypted, if columns may be
 _FEWER = 256  # a batch that is too large for memory is read again with so many times fewer rows
 
 
@@ -61,18 +61,13 @@ class Reader(SourceReader):
         """Open a file, to read its footer, or the row groups of `part`."""
         with open_input(url) as file:
             known = self._footer[1] if self._footer and self._footer[0] == url else None
-            opened = _parse(file, url, metadata=known)
-            names = self.columns.needed(opened.schema_arrow, url)
+            opened = _parse(file, url, known)
             if known is None:
-                check_decrypted(opened, url, file, names)
+                check_plain(opened, url, file)
                 self._footer = url, opened.metadata
-            leaves = leaves_of(opened, names)
-            if part is not None:
-                groups = range(part.start, part.end)
-                if repeated := repeated_leaves(opened, groups, leaves):
-                    opened = _parse(file, url, repeated, opened.metadata)
-                if not is_local(url):
-                    announce(file, byte_ranges(opened, groups, leaves))
+            names = self.columns.needed(opened.schema_arrow, url)
+            if part is not None and not is_local(url):
+                announce(file, byte_ranges(opened, range(part.start, part.end), leaves_of(opened, names)))
             yield opened
 
     def schema(self, url: str) -> pa.Schema:
@@ -90,54 +85,16 @@ class Reader(SourceReader):
     def batches(self, url: str, part: FileRange) -> Iterator[RowBatch]:
         """See SourceReader.batches; `start` and `end` count row groups."""
         with self._open(url, part) as file:
-            row = part.first_row
-            if row is None:
-                row = sum(file.metadata.row_group(i).num_rows for i in range(part.start))
-            for is_kept, groups in self._runs(url, file, part):
-                num_rows = sum(file.metadata.row_group(group).num_rows for group in groups)
-                if not is_kept:
-                    yield _not_read(num_rows)
-                elif len(groups) > 1 and (joined := self._joined(url, file, groups)) is not None:
-                    yield numbered(joined, row)
+            num_rows = [file.metadata.row_group(group).num_rows for group in range(part.end)]
+            row = part.first_row if part.first_row is not None else sum(num_rows[: part.start])
+            tree, groups = self.columns.filter_of(file.schema_arrow, url), range(part.start, part.end)
+            may_hold = may_keep(file, groups, tree).tolist() if tree else [True] * len(groups)
+            for group, is_read in zip(groups, may_hold, strict=True):
+                if is_read:
+                    yield from self._read_group(url, file, group, row)
                 else:
-                    first_row = row
-                    for group in groups:
-                        yield from self._read_group(url, file, group, first_row)
-                        first_row += file.metadata.row_group(group).num_rows
-                row += num_rows
-
-    def _runs(self, url: str, file: pq.ParquetFile, part: FileRange) -> Iterator[tuple[bool, list[int]]]:
-        """Yield runs of row groups: those that the filter may keep, in all about a batch, and those that it doesn't."""
-        tree = self.columns.filter_of(file.schema_arrow, url)
-        may_hold = may_keep(file, range(part.start, part.end), tree) if tree else None
-        leaves = leaves_of(file, self.columns.needed(file.schema_arrow, url))
-        was_kept, run, run_bytes, run_rows = True, list[int](), 0, 0
-        for group in range(part.start, part.end):
-            size, is_kept = group_of(file, group, leaves), may_hold is None or bool(may_hold[group - part.start])
-            is_full = run_bytes + size.num_bytes > BATCH_BYTES or run_rows + size.num_rows > _MAX_BATCH_ROWS
-            if run and (is_kept != was_kept or (is_kept and is_full)):
-                yield was_kept, run
-                run, run_bytes, run_rows = [], 0, 0
-            run.append(group)
-            was_kept, run_bytes, run_rows = is_kept, run_bytes + size.num_bytes, run_rows + size.num_rows
-        if run:
-            yield was_kept, run
-
-    def _joined(self, url: str, file: pq.ParquetFile, groups: list[int]) -> pa.RecordBatch | None:
-        """Return small row groups as one batch; None if one can't be read, which reading it alone reports.
-
-        A batch of one row for each of 20,000 row groups took 12 s to build, most of it for what each batch costs.
-        """
-        names = self.columns.needed(file.schema_arrow, url)
-        try:
-            batches = list(file.iter_batches(_MAX_BATCH_ROWS, row_groups=groups, columns=names, use_threads=False))
-            for batch in batches:
-                check_batch(batch)
-            joined = pa.concat_batches(batches)
-        except (pa.ArrowException, OSError, OverflowError):
-            return None
-        num_rows = sum(file.metadata.row_group(group).num_rows for group in groups)
-        return joined if len(joined) == num_rows else None
+                    yield _not_read(num_rows[group])
+                row += num_rows[group]
 
     def _read_group(self, url: str, file: pq.ParquetFile, group: int, first_row: int) -> Iterator[RowBatch]:
         num_rows = file.metadata.row_group(group).num_rows
@@ -205,15 +162,12 @@ def _read(file: IO[bytes], url: str, num_bytes: int = -1) -> bytes:
         raise InputError(f"{url}: can't be read: {error.strerror or error}; check the file") from error
 
 
-def _parse(
-    file: IO[bytes], url: str, dictionaries: list[str] | None = None, metadata: pq.FileMetaData | None = None
-) -> pq.ParquetFile:
+def _parse(file: IO[bytes], url: str, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
     """Return an open file as parquet; raises InputError if it is not.
 
     Args:
         file: open for reading.
         url: for messages.
-        dictionaries: leaf columns to read as dictionaries.
         metadata: the footer, if it was parsed before.
     """
     try:
@@ -222,7 +176,6 @@ def _parse(
             buffer_size=_BUFFER_BYTES,
             pre_buffer=False,
             page_checksum_verification=True,
-            read_dictionary=dictionaries,
             metadata=metadata,
         )
         _schema = opened.schema_arrow  # decoded here, since this may fail
@@ -262,27 +215,13 @@ def byte_ranges(file: pq.ParquetFile, groups: Iterable[int], leaves: Sequence[in
             yield start, start + column.total_compressed_size
 
 
-def check_decrypted(file: pq.ParquetFile, url: str, data: IO[bytes], names: Iterable[str]) -> None:
-    """Raise InputError if a column is encrypted. The footer may not be; pyarrow ends the process if asked about it.
-
-    Args:
-        file: the open file.
-        url: for messages.
-        data: its bytes.
-        names: dotted names of the columns.
-    """
+def check_plain(file: pq.ParquetFile, url: str, data: IO[bytes]) -> None:
+    """Raise InputError if a column may be encrypted, under a plain footer: pyarrow ends the process that reads it."""
     data.seek(-8, os.SEEK_END)
-    footer_bytes = int.from_bytes(data.read(4), "little")  # a signature makes it longer than its contents
-    if footer_bytes == file.metadata.serialized_size or not file.metadata.num_row_groups:
-        return
-    for name in names:
-        try:
-            next(file.iter_batches(1, row_groups=[0], columns=[name], use_threads=False), None)
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(
-                f"{url}: column {name!r} is encrypted ({message_of(error)}); write the file again without encryption, "
-                "or leave it out"
-            ) from error
+    if int.from_bytes(data.read(4), "little") == file.metadata.serialized_size + _SIGNATURE_BYTES:
+        raise InputError(
+            f"{url}: signed, so a column may be encrypted; write it again without encryption, or leave it out"
+        )
 
 
 def check_counts(file: pq.ParquetFile, url: str, leaves: Sequence[int]) -> None:
@@ -293,28 +232,10 @@ def check_counts(file: pq.ParquetFile, url: str, leaves: Sequence[int]) -> None:
     for group in range(file.metadata.num_row_groups):
         row_group = file.metadata.row_group(group)
         for i in leaves:
-            column, num_values = file.schema.column(i), row_group.column(i).num_values
-            is_one_each = column.max_repetition_level == 0
-            if row_group.num_rows > num_values or (row_group.num_rows < num_values and is_one_each):
+            num_rows, num_values = row_group.num_rows, row_group.column(i).num_values
+            is_one_each = file.schema.column(i).max_repetition_level == 0
+            if num_rows > num_values or (num_rows < num_values and is_one_each):
                 raise InputError(
-                    f"{url}, row group {group}: its footer says {counted(row_group.num_rows, 'row')}, and "
-                    f"{counted(num_values, 'value')} of {column.path!r}: it is damaged; repair the file or leave it out"
+                    f"{url}, row group {group}: its footer says {counted(num_rows, 'row')}, and "
+                    f"{counted(num_values, 'value')}; repair the file or leave it out"
                 )
-
-
-def repeated_leaves(file: pq.ParquetFile, groups: Sequence[int], leaves: Sequence[int]) -> list[str]:
-    """Return the leaf columns to read as dictionaries: those whose rows take almost no space in the file.
-
-    A million copies of one text are a dictionary of one text and a million small numbers. Decoded when it is read, a
-    batch of them could take any amount of memory.
-    """
-    if any("view" in str(kind) for kind in file.schema_arrow.types):
-        return []  # Arrow can't read a column as a dictionary if its schema calls the column a view
-    row_groups = [file.metadata.row_group(i) for i in groups]
-    return [
-        file.schema.column(i).path
-        for i in leaves
-        if file.schema.column(i).physical_type == "BYTE_ARRAY"
-        and any(g.column(i).total_uncompressed_size < _REPEATED_ROW_BYTES * g.num_rows for g in row_groups)
-        and not any(code.startswith("DELTA") for g in row_groups for code in g.column(i).encodings)  # not implemented
-    ]

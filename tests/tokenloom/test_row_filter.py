@@ -365,22 +365,6 @@ def test_statistics_rule_out_row_groups_unless_their_writer_is_known_to_be_wrong
         assert sum(batch.num_not_read for batch in batches) == num_not_read
 
 
-@pytest.mark.parametrize("text", ["score >= 0", "score >= 0.25 and score < 0.75"])
-def test_small_row_groups_are_read_together(text: str, tmp_path: Path) -> None:
-    path = str(tmp_path / "a.parquet")
-    words = [f"word {i % 7}" for i in range(1000)]  # some row groups are read as dictionaries
-    pq.write_table(pa.table({"text": words, "score": [i / 1000 for i in range(1000)]}), path, row_group_size=5)
-    reader = make_reader({"kind": "parquet", "filter": text} | _OPTIONS)
-    batches = read_filtered(path, text)
-    alone = [batch for i in range(200) for batch in reader.read(path, FileRange(i, i + 1))]
-    assert len(batches) <= 3 < 200 <= len(alone)
-    for field in ("rows", "texts"):
-        joined = [[item for batch in each for item in getattr(batch, field).tolist()] for each in (batches, alone)]
-        assert joined[0] == joined[1]
-    for field in ("num_filtered", "num_not_read"):
-        assert len({sum(getattr(batch, field) for batch in each) for each in (batches, alone)}) == 1
-
-
 # Syntax
 
 
