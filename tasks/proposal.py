@@ -28,7 +28,7 @@ from tokenloom.tasks.building.input_messages import HELD_OUT
 from tokenloom.tasks.building.inputs import first_rows, recognized_layout
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.base import BadValue, Rows
-from tokenloom.tasks.sources.files import compression, input_bytes, is_local, open_decompressed, with_urls
+from tokenloom.tasks.sources.files import compression, input_bytes, is_local, open_decompressed
 from tokenloom.tasks.sources.listing import find_files, match
 from tokenloom.tasks.sources.reader import RecordReader, naming_source
 from tokenloom.tasks.sources.values import shown_names
@@ -290,7 +290,7 @@ def _groups(files: Sequence[str]) -> Iterator[tuple[Options, str, list[str]]]:
 def _cut(files: list[str], patterns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield patterns with the files that each matches: one pattern for all of them, or one for each file."""
     wanted, end = set(files), suffix_of(files[0])
-    folder = commonpath([url.rpartition("/")[0] for url in files]) if is_local(with_urls(files[0])) else ""
+    folder = commonpath([url.rpartition("/")[0] for url in files]) if is_local(files[0]) else ""
     start = re.sub(r"\d+$", "", commonprefix([PurePosixPath(url).name for url in files]).removesuffix(end))  # noqa: RUF071  (of names, not of paths)
     names = [f"*{end}", f"{escaped(start)}*{end}", f"**/*{end}", f"**/{escaped(start)}*{end}"]
     tried = [*patterns, *(f"{escaped(folder)}/{name}" for name in names if folder)] if len(files) > 1 else []
@@ -300,7 +300,7 @@ def _cut(files: list[str], patterns: Sequence[str]) -> Iterator[tuple[str, list[
             return
     if len(files) > _MAX_SOURCES:
         raise InputError(f"{folder}: no pattern matches just its {len(files):,} {end} files; give one, in quotes")
-    yield from ((escaped(with_urls(url)), [url]) for url in files)
+    yield from ((escaped(url), [url]) for url in files)
 
 
 def _matches(pattern: str, wanted: set[str]) -> bool:

@@ -1,40 +1,21 @@
-"""Open input files, local or remote, plain or compressed; every error becomes an InputError that names the file.
-
-A file on a web server that gives no length or etag (chunked or compressed answers), or sends no ranges, can't be read
-in parts, or not be pinned without its content. Its whole copy in TMPDIR is read like a local file by the processes of
-this machine, and deleted when this process ends.
-"""
+"""Open input files, local or remote, plain or compressed; every error becomes an InputError that names the file."""
 
 from __future__ import annotations
 
-import filecmp
-import hashlib
 import io
-import json
 import os
 import re
 import stat
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import IO, Any, cast
 
 import pyarrow as pa
 
 from tokenloom.errors import FormatError, InputError, StoreError, TokenloomError, message_of
 from tokenloom.storage.stores import bucket_and_key, is_object, scheme_of
-from tokenloom.storage.stores.local_files import (
-    LFS_BYTES,
-    LFS_POINTER,
-    NO_LFS_FILE,
-    open_regular,
-    read_regular,
-    translate_temporary_errors,
-)
+from tokenloom.storage.stores.local_files import LFS_BYTES, LFS_POINTER, NO_LFS_FILE, open_regular
 from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.storage.stores.remote_calls import call
 from tokenloom.storage.stores.remote_errors import is_permanent, is_transient, kind_of, without_secrets
@@ -42,30 +23,20 @@ from tokenloom.storage.stores.store import BLOCK_BYTES, StoreFile
 from tokenloom.wording import redacted
 
 Info = dict[str, Any]  # fsspec's facts about a file: "name", "type" and "size" at least
+DOWNLOAD = "download it, and give its path"
 HUB_STEP = (
     "check the network, HTTPS_PROXY and HF_HUB_OFFLINE; or fetch the files with `hf download` elsewhere, and give "
     "their folder"
 )
+_DELETED = "the file was deleted after the build was planned; build again"
 _opened: ContextVar[list[IO[bytes]] | None] = ContextVar("opened", default=None)  # filled for following_position
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
-_NOT_TEXT = {
-    b"\x1f\x8b\x08": "gzip",
-    b"BZh91AY&SY": "bz2",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"\xfd7zXZ\0": "xz",
-    b"PK\x03\x04": "zip",
-    b"PAR1": "parquet",
-    b"ARROW1": "Arrow",
-}
+# The first bytes of gzip, bz2, zstd, xz, zip, parquet and Arrow.
+_NOT_TEXT = (b"\x1f\x8b\x08", b"BZh91AY&SY", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0", b"PK\x03\x04", b"PAR1", b"ARROW1")
 _ARCHIVES = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.zst", ".zip", ".7z", ".rar")
 _UNSUPPORTED = (*_ARCHIVES, ".xz", ".lz4", ".lzma", ".br", ".Z")
 _BUFFER_BYTES = 2**20
 _MAX_SHARED = 3  # files that stay open, each with its blocks: tokens, their index and mask
-_SILENT_SECONDS = 60.0  # without a byte
-_PARTIAL, _NO_RANGE = 206, 416  # HTTP status codes
-_CHECKSUMS = ("ETag", "Content-MD5")
-_PREFIX = "tokenloom-web-"
-_COPY = re.compile(rf"/(?:[^\s:]+/)?{_PREFIX}\w+/[0-9a-f]{{16}}(?=/)")
 
 
 def is_local(url: str) -> bool:
@@ -142,8 +113,7 @@ def open_file(url: str) -> AbstractContextManager[IO[bytes]]:
 @contextmanager
 def open_input(url: str) -> Iterator[IO[bytes]]:
     """Open an input file for reading; raises InputError if it is missing or can't be read."""
-    deleted = "the file was deleted after the build was planned; build again"
-    with translate_input_errors(url, deleted), open_file(url) as file:
+    with translate_input_errors(url, _DELETED), open_file(url) as file:
         if (opened := _opened.get()) is not None:
             opened.append(file)
         size = None if is_local(url) else getattr(file, "size", None)
@@ -176,14 +146,16 @@ def translate_input_errors(url: str, missing: str | None = None) -> Iterator[Non
         kind = kind_of(error)
         if isinstance(error, StoreError | FormatError):  # about an input file, and already complete
             raise InputError(str(error)) from error
-        if isinstance(error, TokenloomError) or (
-            kind == "other" and not isinstance(error, OSError) and not is_permanent(error)
-        ):
+        has_no_ranges = isinstance(error, ValueError) and url.startswith(("http://", "https://"))
+        is_known = kind != "other" or isinstance(error, OSError) or is_permanent(error) or has_no_ranges
+        if isinstance(error, TokenloomError) or not is_known:
             raise
         if kind == "missing" and missing:
             raise InputError(f"{url}: {missing}") from error
         reason = redacted(getattr(error, "strerror", None) or message_of(error))
         next_step = "run the build again" if is_transient(error) else "check the file"
+        if has_no_ranges:
+            next_step = DOWNLOAD
         if isinstance(error, PermissionError):
             next_step = "give this user permission to read it, or leave it out"
         if url.startswith("hf://") and is_permanent(error):
@@ -220,12 +192,11 @@ def _check_plain(url: str, file: IO[bytes]) -> None:
     """Raise InputError for a file that is clearly not text, whatever the rules for bad bytes say."""
     head = file.read(10)
     file.seek(0)
-    for mark, what in _NOT_TEXT.items():
-        if head.startswith(mark):
-            raise InputError(
-                f"{url}: its first bytes are those of {what}; end its name in {', '.join(_CODECS)} if it is such a "
-                "file, set the kind that reads it, or leave it out"
-            )
+    if head.startswith(_NOT_TEXT):
+        raise InputError(
+            f"{url}: not text, but compressed, parquet or Arrow; end its name in {', '.join(_CODECS)} if it is such a "
+            "file, set the kind that reads it, or leave it out"
+        )
 
 
 @contextmanager
@@ -262,14 +233,8 @@ class _InputFile(StoreFile):
     """A StoreFile that raises InputErrors, so that decoders do not mistake a failed request for damaged data."""
 
     def _block(self, position: int) -> tuple[int, bytes]:
-        try:
+        with translate_input_errors(self._store.place(self._path), _DELETED):
             return super()._block(position)
-        except FileNotFoundError as error:
-            raise InputError(
-                f"{message_of(error)}: the file was deleted after the build was planned; build again"
-            ) from error
-        except (StoreError, FormatError) as error:
-            raise InputError(str(error)) from error
 
 
 _shared: ContextVar[tuple[dict[str, StoreFile], int] | None] = ContextVar("_shared", default=None)
@@ -296,83 +261,3 @@ def open_url(url: str) -> Iterator[StoreFile]:
         files[url] = _InputFile(RemoteStore(f"{scheme_of(url)}://{bucket}"), key, block_bytes)
     files[url].seek(0)
     yield files[url]
-
-
-@cache
-def _folder() -> TemporaryDirectory[str]:
-    return TemporaryDirectory(prefix=_PREFIX)
-
-
-def needs_copy(filesystem: Any, url: str, info: Info) -> bool:
-    """Return whether a file can be read only as a whole: it has no length or etag, or its server sends no ranges."""
-    from fsspec.asyn import sync
-
-    if not url.startswith(("http://", "https://")):
-        return False
-    if info["size"] is None or not any(map(info.get, _CHECKSUMS)):
-        return True
-    with translate_input_errors(url):
-        return not sync(filesystem.loop, _sends_ranges, filesystem, url)
-
-
-def copied(filesystem: Any, name: str, url: str) -> str:
-    """Download a file of a web server; return the path of its copy, which stays the same if its content does.
-
-    Args:
-        filesystem: fsspec's, whose options the request has.
-        name: of the file, in the file system.
-        url: for messages.
-
-    Raises InputError if it can't be downloaded, StoreError if TMPDIR is full.
-    """
-    from fsspec.asyn import sync
-
-    with translate_temporary_errors():
-        digest = hashlib.sha256(url.encode()).hexdigest()[:16]
-        path = Path(_folder().name, digest, os.path.basename(name))
-        path.parent.mkdir(exist_ok=True)
-        Path(f"{path.parent}.json").write_text(json.dumps([str(path), url]))
-        part = path.with_name(f"{path.name}.part")
-        with part.open("wb") as file, translate_input_errors(url):
-            sync(filesystem.loop, _download, filesystem, name, file)
-        if not path.exists() or not filecmp.cmp(path, part, shallow=False):
-            part.replace(path)
-    return str(path)
-
-
-def with_urls(message: str) -> str:
-    """Return a message with the URLs of copies, also of another process's, in place of their paths."""
-    for folder in set(_COPY.findall(message)):
-        with suppress(OSError, ValueError):  # another program's
-            message = message.replace(*json.loads(read_regular(f"{folder}.json")))
-    return message
-
-
-def _get(filesystem: Any, session: Any, url: str, headers: Mapping[str, str], **options: Any) -> Any:
-    headers = {**filesystem.kwargs.get("headers", {}), "Accept-Encoding": "identity", **headers}
-    return session.get(filesystem.encode_url(url), **{**filesystem.kwargs, "headers": headers, **options})
-
-
-async def _sends_ranges(filesystem: Any, url: str) -> bool:
-    async with _get(filesystem, await filesystem.set_session(), url, {"Range": "bytes=0-0"}) as answer:
-        if answer.status != _NO_RANGE:  # an empty file has none
-            answer.raise_for_status()
-        return bool(answer.status == _PARTIAL)
-
-
-async def _download(filesystem: Any, url: str, file: IO[bytes]) -> None:
-    """Write the answer of a web server to a file, decompressed here: aiohttp takes a part of a gzip for all of it."""
-    import aiohttp
-
-    timeout, session = aiohttp.ClientTimeout(total=None, sock_read=_SILENT_SECONDS), await filesystem.set_session()
-    async with _get(filesystem, session, url, {}, timeout=timeout, auto_decompress=False) as answer:
-        answer.raise_for_status()
-        encoding, unpack = answer.headers.get("Content-Encoding", "identity"), zlib.decompressobj(wbits=31)
-        is_plain = encoding == "identity" or url.endswith(".gz")  # some servers say of a .gz file that they encoded it
-        try:
-            async for data in answer.content.iter_chunked(_BUFFER_BYTES):
-                file.write(data if is_plain else unpack.decompress(data))
-        except zlib.error as error:
-            raise InputError(f"{url}: the server sends it as {encoding}, not as gzip; copy the file") from error
-        if not is_plain and (not unpack.eof or unpack.unused_data):
-            raise InputError(f"{url}: the server's answer is not one whole gzip stream; copy the file")

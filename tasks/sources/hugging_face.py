@@ -37,7 +37,7 @@ from tokenloom.tasks.sources.base import (
 )
 from tokenloom.tasks.sources.columns import Columns
 from tokenloom.tasks.sources.files import HUB_STEP, filesystem_of, input_bytes, is_local, translate_input_errors
-from tokenloom.tasks.sources.listing import PINNED, FoundFile, LeaveOut, check_names, find_files, found_file
+from tokenloom.tasks.sources.listing import PINNED, FoundFile, LeaveOut, find_files, found_file
 from tokenloom.tasks.sources.reader import SourceReader
 from tokenloom.tasks.sources.token_ids import ATTENTION, BESIDE, IDS, IdColumns
 from tokenloom.tasks.sources.values import shown_names
@@ -80,7 +80,6 @@ class Reader(SourceReader):
             with translate_package_errors(name):
                 found = [_pinned(url, commit) for url in dataset.urls]
         else:
-            check_names(dataset.urls)
             root = f"{Path(name).resolve()}/"
             if name in BUILDERS:
                 root = root_of(filesystem_of(str(self._options["data_files"]))[1])

@@ -22,7 +22,7 @@ from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.syntax import WHOLE_ROW, Comparison, Members, columns_of, holds
 from tokenloom.tasks.sources.base import BATCH_BYTES, BadValue, FileRange, Options, PartitionRange, RowBatch, Rows
 from tokenloom.tasks.sources.columns import Columns
-from tokenloom.tasks.sources.files import is_local, open_decompressed, with_urls
+from tokenloom.tasks.sources.files import is_local, open_decompressed
 from tokenloom.tasks.sources.filters import is_true
 from tokenloom.tasks.sources.listing import FoundFile, LeaveOut, find_files
 from tokenloom.tasks.sources.values import instead_of_text, is_conversation, json_type, look_up, value_at
@@ -264,7 +264,7 @@ def with_line(message: str) -> str:
         with suppress(InputError, OSError):  # the file may be gone by now
             if at <= (_MAX_COUNTED_BYTES if is_local(url) else _MAX_FETCHED_BYTES):
                 message = f"{url}, line {_line_at(url, at)} at byte {at}{message[found.end() :]}"
-    return with_urls(message)
+    return message
 
 
 def _line_at(url: str, position: int) -> int:

@@ -1,8 +1,9 @@
-"""A web server over a folder that answers as many do: busy, without a length, an etag or ranges, or compressed."""
+"""A web server over a folder: busy, or without a length, an etag or ranges, or compressed."""
 
 from __future__ import annotations
 
 import gzip
+import re
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ class Handler(BaseHTTPRequestHandler):
     _lock = threading.Lock()
 
     def do_GET(self) -> None:
-        """Answer with the whole file, whatever range is asked for."""
+        """Answer with the whole file, or the range that is asked for."""
         if self.command == "GET":
             with self._lock:
                 number, type(self).num_requests = self.num_requests, self.num_requests + 1
@@ -34,7 +35,11 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(404)
             return
         headers, data = self._answer(path)
-        self.send_response(200)
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")) if self.has == "ranges" else None
+        if wanted:
+            data = data[int(wanted[1]) : int(wanted[2]) + 1]
+            headers["Content-Length"] = str(len(data))
+        self.send_response(206 if wanted else 200)
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
@@ -48,23 +53,23 @@ class Handler(BaseHTTPRequestHandler):
         if self.has == "chunks":
             parts = (data[:100], data[100:], b"")
             return {"Transfer-Encoding": "chunked"}, b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
-        if self.has in ("gzip", "cut"):
-            data = data if path.suffix == ".gz" else gzip.compress(data)
-            data = data[:-20] if self.has == "cut" else data
-            return {"Content-Length": str(len(data)), "Content-Encoding": "gzip", "ETag": '"one"'}, data
-        return {"Content-Length": str(len(data))} | ({"ETag": '"one"'} if self.has == "etag" else {}), data
+        headers = {"Content-Length": str(len(data))} | ({} if self.has == "length" else {"ETag": '"one"'})
+        if self.has == "gzip":
+            data = gzip.compress(data)
+            headers |= {"Content-Length": str(len(data)), "Content-Encoding": "gzip"}
+        return headers, data
 
     def log_message(self, format: str, *args: object) -> None:
         """Keep quiet."""
 
 
 @contextmanager
-def web_server(folder: Path, has: str = "etag", busy: Collection[int] = ()) -> Iterator[tuple[str, type[Handler]]]:
+def web_server(folder: Path, has: str = "ranges", busy: Collection[int] = ()) -> Iterator[tuple[str, type[Handler]]]:
     """Serve a folder; provides the URL, and what counts the GET requests.
 
     Args:
         folder: holds the files.
-        has: what answers have: "length", "etag" (and length), "chunks", "gzip", "cut" (gzip, without its end).
+        has: what answers have: "length", "etag" (and length), "ranges" (and both), "chunks", "gzip".
         busy: the numbers of GET requests, from 0, that get 503.
     """
     handler = type("Handler", (Handler,), {"folder": folder, "has": has, "busy": busy})
