@@ -8,13 +8,11 @@ once a token.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, ClassVar
 
 import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
 from tokenloom.errors import InputError
 from tokenloom.storage.formats.arrays import AnyArray, AnyDtype, Int64s, runs_of
@@ -39,20 +37,24 @@ from tokenloom.tasks.sources.reader import SourceReader
 from tokenloom.tasks.sources.token_ids import BATCH_TOKENS, ID_BYTES, IdColumns, id_batch
 from tokenloom.wording import counted
 
-#: Why two files contradict each other, and the next step.
-MISMATCH = "one of the two was cut or changed, or they do not belong together; copy both files again"
+MISMATCH = "a file was cut or changed, or they do not belong together; copy them again"
 INDEX_DOCUMENTS = 2**16  # most documents with their bounds in memory
 _MIN_TOKENS = 2**13  # to read at a time
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The contents of a file: documents (0 without an index), tokens, their type, the byte at which they begin."""
+    """The contents of a file: documents (None without an index), tokens, their type, the byte at which they begin."""
 
-    num_documents: int
+    num_documents: int | None
     num_tokens: int
     dtype: AnyDtype
     first_byte: int = 0
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows: of documents, or without an index of tokens."""
+        return self.num_tokens if self.num_documents is None else self.num_documents
 
     def byte(self, token: int) -> int:
         """Return the byte at which a token begins."""
@@ -113,7 +115,7 @@ class TokenFormat(SourceReader):
         return np.dtype(self.options.get("dtype") or default).newbyteorder("<")
 
     def layout(self, url: str) -> Layout:
-        """Return the counts and the type of a file, after comparing it with its index."""
+        """Return the counts and the type of a file."""
         raise NotImplementedError
 
     def bounds(self, url: str, start: int, end: int) -> Int64s:
@@ -126,30 +128,24 @@ class TokenFormat(SourceReader):
         `start` and `end` count documents, or tokens without an index.
         """
         layout = self.layout(url)
-        num_rows = None if self.infers else layout.num_documents
-        count = layout.num_tokens if num_rows is None else num_rows
-        return cut_evenly(count, max(1, ID_BYTES * layout.num_tokens), num_rows) if count else []
+        if not layout.num_rows:
+            compare(url, layout.num_tokens, "its index", 0, "tokens")
+            return []
+        return cut_evenly(layout.num_rows, max(1, ID_BYTES * layout.num_tokens), layout.num_documents)
 
     def batches(self, url: str, part: FileRange) -> Iterator[RowBatch]:
         """See SourceReader.batches; of about BATCH_TOKENS or one document."""
         layout = self.layout(url)
-        count, what = (layout.num_tokens, "token") if self.infers else (layout.num_documents, "document")
-        if part.end > count:
-            raise InputError(
-                f"{url}: {counted(count, what)}, but {part.end:,} were planned; the file changed: build again"
-            )
-        if MASK in self.options["has"] and (num_bytes := input_bytes(self.sides(url)[MASK])) != layout.num_tokens:
-            raise InputError(
-                f"{self.sides(url)[MASK]}: a mask has a byte for each token, and this one has {num_bytes:,} for the "
-                f"{layout.num_tokens:,} of {url}: {MISMATCH}"
-            )
+        if MASK in self.options["has"]:
+            compare(self.sides(url)[MASK], input_bytes(self.sides(url)[MASK]), url, layout.num_tokens, "tokens")
+        part = replace(part, end=min(part.end, layout.num_rows))  # a file that changed is refused after it was read
         with open_input(url) as file:
-            read = self._inferred if self.infers else self._indexed
-            yield from read(_Tokens(file, url, layout, self), part)
+            tokens = _Tokens(file, url, layout, self)
+            yield from self._inferred(tokens, part) if self.infers else self._indexed(tokens, part)
 
     def _indexed(self, tokens: _Tokens, part: FileRange) -> Iterator[RowBatch]:
         for start in range(part.start, part.end, INDEX_DOCUMENTS):
-            bounds = self.bounds(tokens.url, start, min(start + INDEX_DOCUMENTS, part.end))
+            bounds = self._checked_bounds(tokens, start, min(start + INDEX_DOCUMENTS, part.end))
             tokens.announce(int(bounds[0]), int(bounds[-1]))
             for first, end in runs_of(bounds, BATCH_TOKENS):
                 run, row = bounds[first : end + 1], start + first
@@ -161,45 +157,53 @@ class TokenFormat(SourceReader):
                 mask = self._mask(tokens.url, begin, num_tokens)
                 yield id_batch(tokens.read(begin, begin + num_tokens), np.diff(run), rows, mask)
 
+    def _checked_bounds(self, tokens: _Tokens, start: int, end: int) -> Int64s:
+        """Return `bounds`; raises InputError unless they ascend from 0 to the end of the file."""
+        url, layout = tokens.url, tokens.layout
+        bounds = self.bounds(url, start, end)
+        is_wrong = bounds.min() < 0 or bounds.max() > layout.num_tokens or (np.diff(bounds) < 0).any()
+        is_wrong |= start == 0 and bounds[0] != 0
+        is_wrong |= end == layout.num_rows and bounds[-1] != layout.num_tokens
+        if is_wrong:
+            raise InputError(
+                f"{self.sides(url)[INDEX]}: documents [{start:,}, {end:,}) are tokens [{bounds[0]:,}, {bounds[-1]:,}), "
+                f"not in turn those of {url}, which has {layout.num_tokens:,}: {MISMATCH}"
+            )
+        return bounds
+
     def _inferred(self, tokens: _Tokens, part: FileRange) -> Iterator[RowBatch]:
         """Yield the documents that begin in a part."""
         tokens.announce(max(0, part.start - 1), part.end)
         first = tokens.first_document()
         position = tokens.next_document(part.start - 1, part.end) if part.start else first
-        usual = num_read = min(BATCH_TOKENS, max(_MIN_TOKENS, part.end - part.start))  # a part may be one document
+        num_read = min(BATCH_TOKENS, max(_MIN_TOKENS, part.end - part.start))  # a part may be one document
         while position < part.end:
             ids, ends = tokens.read_documents(position, position + num_read)
-            if len(ends):
-                begins = position + np.append(0, ends[:-1])
-                ends = ends[: np.searchsorted(begins, part.end)]
-                ids = ids[: int(ends[-1])]
-                rows = begins[: len(ends)].astype(np.uint64)
-                yield id_batch(ids, np.diff(ends, prepend=0), rows, self._mask(tokens.url, position, len(ids)))
-                position, num_read = position + len(ids), usual
-            elif len(ids) > self._max_tokens:
-                yield self._too_large(tokens.url, position, len(ids))
-                position, num_read = tokens.next_document(position + len(ids), part.end), usual
-            else:
-                # What was read is read again: that is rare, and simpler than joining parts.
-                num_read = min(2 * num_read, self._max_tokens + 1)
+            if not len(ends):  # a long document is read again when its end is known
+                end = tokens.next_document(position + len(ids), position + self._max_tokens + 1)
+                if end - position > self._max_tokens:
+                    yield self._too_large(tokens.url, position, end - position)
+                    position = tokens.next_document(end - 1, part.end)
+                    continue
+                ids, ends = tokens.read_documents(position, end)
+            begins = position + np.append(0, ends[:-1])
+            ends = ends[: np.searchsorted(begins, part.end)]
+            ids = ids[: int(ends[-1])]
+            rows = begins[: len(ends)].astype(np.uint64)
+            yield id_batch(ids, np.diff(ends, prepend=0), rows, self._mask(tokens.url, position, len(ids)))
+            position += len(ids)
 
-    def _mask(self, url: str, start: int, count: int) -> NDArray[np.bool_] | None:
-        """Return which of `count` tokens from `start` on are targets, (count,); None for a file without a mask."""
+    def _mask(self, url: str, start: int, count: int) -> AnyArray | None:
+        """Return 1 for those of `count` tokens from `start` on that are targets; None for a file without a mask."""
         if MASK not in self.options["has"]:
             return None
-        mask_url = self.sides(url)[MASK]
-        with open_input(mask_url) as file:
-            values = read_values(file, mask_url, start, count, np.dtype(np.uint8))
-        if values.max(initial=0) > 1:
-            at = int((values > 1).argmax())
-            raise InputError(f"{mask_url}: byte {start + at:,} is {values[at]}, and a mask has only 0 and 1; {REPAIR}")
-        return values.view(np.bool_)
+        with open_input(self.sides(url)[MASK]) as file:
+            return read_values(file, self.sides(url)[MASK], start, count, np.dtype(np.uint8))
 
     def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
         """See SourceReader.locate."""
-        layout = self.layout(url)
-        count = layout.num_tokens if self.infers else layout.num_documents
-        return locate_runs([row for row in rows if row < count])
+        num_rows = self.layout(url).num_rows
+        return locate_runs([row for row in rows if row < num_rows])
 
     def place(self, url: str, row: int) -> str:
         """Return how a message names a document."""
@@ -212,29 +216,31 @@ class TokenFormat(SourceReader):
             "each; raise that value"
         )
         bad = BadValue(problem, "too_large", "check tokenizer.eot_id" if self.infers else "")
-        return RowBatch(pa.record_batch({}), np.empty(0, np.uint64), (bad.at(self.place(url, row), row),))
+        none = np.empty(0, np.int64)
+        batch = id_batch(none, none, none.astype(np.uint64), none if MASK in self.options["has"] else None)
+        return replace(batch, bad=(bad.at(self.place(url, row), row),))
 
 
 class _Tokens:
     """The ids of an open file of a format, and where documents end among them."""
 
     def __init__(self, file: IO[bytes], url: str, layout: Layout, form: TokenFormat) -> None:
-        self._file, self.url, self._layout, self._form = file, url, layout, form
+        self._file, self.url, self.layout, self._form = file, url, layout, form
         self._bos_id: int | None = None  # that follows the end of each document
 
     def announce(self, start: int, end: int) -> None:
         """Announce that tokens [start, end) will be read, unless they are fewer than a block; see files.announce."""
-        first_byte, end_byte = self._layout.byte(start), self._layout.byte(end)
+        first_byte, end_byte = self.layout.byte(start), self.layout.byte(end)
         if end_byte - first_byte >= BLOCK_BYTES:
             announce(self._file, [(first_byte, end_byte)])
 
     def read(self, start: int, end: int) -> AnyArray:
         """Return tokens [start, end)."""
-        return read_values(self._file, self.url, self._layout.byte(start), end - start, self._layout.dtype)
+        return read_values(self._file, self.url, self.layout.byte(start), end - start, self.layout.dtype)
 
     def first_document(self) -> int:
         """Return the token with which the first document begins."""
-        head = self.read(0, min(2, self._layout.num_tokens)).tolist()
+        head = self.read(0, min(2, self.layout.num_tokens)).tolist()
         first = int(self._form.eot_leads and head[:1] == [self._form.eot_id])
         self._bos_id = self._form.bos_id if head[first:][:1] == [self._form.bos_id] else None
         return first
@@ -244,13 +250,13 @@ class _Tokens:
 
         The end of the file ends one too.
         """
-        end = min(end, self._layout.num_tokens)
-        read = self.read(start, min(end + 1, self._layout.num_tokens))
+        end = min(end, self.layout.num_tokens)
+        read = self.read(start, min(end + 1, self.layout.num_tokens))
         ids, following = read[: end - start], read[1 : end - start + 1]
         is_end = ids == self._form.eot_id
         if self._bos_id is not None:
             is_end[: len(following)] &= following == self._bos_id
-        if end == self._layout.num_tokens:
+        if end == self.layout.num_tokens:
             is_end[-1:] = True
         return ids, np.flatnonzero(is_end) + 1
 
@@ -286,14 +292,19 @@ def count_values(url: str, dtype: AnyDtype) -> int:
     return num_bytes // dtype.itemsize
 
 
+def compare(url: str, count: int, other: str, described: int, noun: str) -> None:
+    """Raise InputError unless a file has as many tokens or bytes as another one, or its own head, says."""
+    if count != described:
+        raise InputError(f"{url}: {count:,} {noun}, and {other} says {described:,}: {MISMATCH}")
+
+
 def _with_sides(found: Sequence[FoundFile], form: TokenFormat) -> list[FoundFile]:
     """Return the inputs among the files that match, each with the files that belong to it.
 
     Raises InputError if a required file is missing, or if only some inputs have an index or a mask.
     """
-    known = {file.url: file for file in found}
-    beside = {side for url in known for side in form.sides(url).values()}
-    inputs = [_with_own(file, known, form) for file in found if file.url not in beside]
+    beside = {side for file in found for side in form.sides(file.url).values()}
+    inputs = [_with_own(file, form) for file in found if file.url not in beside]
     for role in (INDEX, MASK):
         has_it = {role in file.options["has"]: file.url for file in inputs}
         if len(has_it) > 1:
@@ -304,23 +315,17 @@ def _with_sides(found: Sequence[FoundFile], form: TokenFormat) -> list[FoundFile
     return inputs
 
 
-def _with_own(file: FoundFile, known: Mapping[str, FoundFile], form: TokenFormat) -> FoundFile:
+def _with_own(file: FoundFile, form: TokenFormat) -> FoundFile:
     form.check_name(file.url)
-    prints, sides = [file.fingerprint], dict[str, str]()
+    prints, sides = [file.fingerprint or ""], dict[str, str]()
     for role, url in form.sides(file.url).items():
         try:
-            prints.append(known[url].fingerprint if url in known else _fingerprint(url))
+            info = info_of(url)
+            prints.append("" if is_local(url) else remote_fingerprint(info, url))
             sides[role] = url
         except InputError as error:
-            if not isinstance(error.__cause__, Exception) or kind_of(error.__cause__) != "missing":
+            is_missing = isinstance(error.__cause__, Exception) and kind_of(error.__cause__) == "missing"
+            if role in form.required or not is_missing:
                 raise
-            if role in form.required:
-                raise InputError(f"{file.url}: {url}, which belongs to it, is missing; copy both files") from error
-    fingerprint = None if file.fingerprint is None else joined_fingerprint([one or "" for one in prints])
+    fingerprint = None if file.fingerprint is None else joined_fingerprint(prints)
     return replace(file, fingerprint=fingerprint, sides=tuple(sides.values()), options={"has": sorted(sides)})
-
-
-def _fingerprint(url: str) -> str | None:
-    """Return the fingerprint of a remote file, None for a local one; raises InputError if it is missing."""
-    info = info_of(url)
-    return None if is_local(url) else remote_fingerprint(info, url)

@@ -160,19 +160,31 @@ def _swap(prefix: Path) -> None:
 _NUM = 3  # sequences of the file that is damaged, each a document
 _LENGTHS, _OFFSETS, _FIRSTS = 34, 34 + 4 * _NUM, 34 + 12 * _NUM
 _DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no .idx": (lambda prefix: prefix.with_suffix(".idx").unlink(), r"a\.bin: .*a\.idx, which .*is missing; copy"),
+    "no .idx": (lambda prefix: prefix.with_suffix(".idx").unlink(), r"a\.idx: no such file"),
     "no .bin": (lambda prefix: prefix.with_suffix(".bin").unlink(), r"a\.idx: the ids of megatron are in \.bin files"),
-    "a cut .idx": (_cut(".idx", 5), r"a\.idx: 3 sequences .* need 102 bytes, and it has 97: it was cut"),
-    "a head alone": (lambda prefix: prefix.with_suffix(".idx").write_bytes(b"MMIDIDX"), r"7 bytes are too few"),
-    "a cut .bin": (_cut(".bin", 2), r"a\.idx: its sequences end at byte 16, and .*a\.bin has 14 bytes: one .* was cut"),
-    "a swapped .idx": (_swap, r"its sequences end at byte 6, and .*a\.bin has 16 bytes"),
+    "a cut .idx": (_cut(".idx", 5), r"a\.idx: 97 bytes, and its head says 102: a file was cut or changed"),
+    "a head alone": (
+        lambda prefix: prefix.with_suffix(".idx").write_bytes(b"MMIDIDX"),
+        r"not an \.idx of Megatron, version 1",
+    ),
+    "a cut .bin": (
+        _cut(".bin", 2),
+        r"a\.idx: documents \[0, 3\) are tokens \[0, 8\), not in turn those of .*a\.bin, which has 7: a file was",
+    ),
+    "a swapped .idx": (_swap, r"documents \[0, 1\) are tokens \[0, 3\), not in turn those of .*a\.bin, which has 8"),
     "an older format": (_poke(0, b"TNTIDX\0\0"), r"not an \.idx of Megatron, version 1"),
-    "floats": (_poke(17, b"\7"), r"type 7 of its ids is not an integer type"),
-    "a count too large": (_poke(18, b"\xff" * 7), r"need [\d,]+ bytes, and it has 102"),
-    "a negative length": (_poke(_LENGTHS + 4, b"\xff" * 4), r"sequence 1, .* does not begin"),
-    "a wrong offset": (_poke(_OFFSETS + 8, b"\2"), r"sequence 1, at byte 2 .* does not begin where"),
+    "floats": (_poke(17, b"\7"), r"not an \.idx of Megatron, version 1, of an integer type"),
+    "a count too large": (_poke(18, b"\xff" * 7), r"102 bytes, and its head says [\d,]{20}"),
+    "a negative length": (
+        _poke(_LENGTHS + 4, b"\xff" * 4),
+        r"a\.idx: sequences \[0, 3\) do not follow each other; repair",
+    ),
+    "a wrong offset": (_poke(_OFFSETS + 8, b"\2"), r"a\.idx: sequences \[0, 3\) do not follow"),
     "wrong bounds": (_poke(_FIRSTS + 8, b"\3"), r"the first sequences of documents \[0, 3\) do not ascend"),
-    "bounds that end early": (_poke(_FIRSTS + 24, b"\2"), r"its documents are sequences \[0, 2\) of \[0, 3\)"),
+    "bounds that end early": (
+        _poke(_FIRSTS + 24, b"\2"),
+        r"documents \[0, 3\) are tokens \[0, 5\), .*a\.bin, which has 8",
+    ),
 }
 
 
