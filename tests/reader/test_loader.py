@@ -449,7 +449,7 @@ def test_ranks_come_from_the_mesh_the_arguments_or_the_environment_or_default_to
     assert found(None, None) == (0, 1)
     assert "one process" in caplog.text
     monkeypatch.setenv("RANK", "5")
-    with pytest.raises(ValueError, match="only one of RANK and WORLD_SIZE is set"):
+    with pytest.raises(ValueError, match="RANK='5' and WORLD_SIZE=None in the environment must both be integers"):
         find_ranks(None, None)
     monkeypatch.setenv("WORLD_SIZE", "8")
     assert found(None, None) == (5, 8)
@@ -461,7 +461,7 @@ def test_ranks_come_from_the_mesh_the_arguments_or_the_environment_or_default_to
     with pytest.raises(ValueError, match="dims are those of a mesh"):
         find_ranks(None, None, None, ["dp"])
     monkeypatch.setenv("RANK", "a")
-    with pytest.raises(ValueError, match="RANK='a' and WORLD_SIZE='8' in the environment must be integers"):
+    with pytest.raises(ValueError, match="RANK='a' and WORLD_SIZE='8' in the environment must both be integers"):
         find_ranks(None, None)
     monkeypatch.setenv("RANK", "8")
     with pytest.raises(ValueError, match=r"rank 8 of 8 \(RANK and WORLD_SIZE\)"):

@@ -18,7 +18,7 @@ from tests.reader.oracle import make_store
 from tokenloom.reader.batch import context_shard
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.reader.streams.ranks import find_ranks, place_in_mesh, ranks_text
+from tokenloom.reader.streams.ranks import place_in_mesh, ranks_text
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_a_mesh_of_one_dimension_has_the_data_ranks_under_any_name_but_those_of_
     for name in ("anything", "fsdp", "dp_shard", "world"):
         assert _place(Mesh({name: 4}, 3), None) == (3, 4, (3,))
     for name in ("tp", "cp", "pp", "sp", "ep"):
-        with pytest.raises(ValueError, match="name those of data parallelism"):
+        with pytest.raises(ValueError, match="name all those of data parallelism"):
             place_in_mesh(Mesh({name: 4}, 3), None)
 
 
@@ -94,30 +94,25 @@ _WORLD = Mesh({"world": 16}, 0)  # torchtitan's meshes are parts of it, which it
 @pytest.mark.parametrize(
     ("mesh", "dims", "message"),
     [
-        (Mesh({"tp": 2, "pp": 2}, 0), None, r"dimensions \('tp', 'pp'\): name those of data parallelism"),
-        (Mesh({"dp_outer": 2, "dp_shard": 2}, 0), None, "name those of data parallelism"),
+        (Mesh({"tp": 2, "pp": 2}, 0), None, r"dimensions \('tp', 'pp'\), .* name all those of data parallelism"),
+        (Mesh({"dp_outer": 2, "dp_shard": 2}, 0), None, "name all those"),
         (Mesh({"dp": 2}, 0), [], "each once"),
-        (Mesh({"fsdp": 2, "cp": 2}, 0), None, "'fsdp' contains the context parallel ranks if there are any"),
-        (Mesh({"fsdp": 2, "tp": 2}, 0), None, r"without context parallelism, name .* with dims=\(\.\.\.\)"),
-        (Mesh({"dp_shard_cp": 4}, 0, Mesh({"dp_shard": 2, "cp": 2}, 0)), None, "'dp_shard_cp' contains"),
-        (Mesh({"dp_shard": 2}, 0, _HSDP), None, "the ranks of 'dp_replicate' need other rows too"),
-        (Mesh({"dp_replicate": 2, "dp": 2}, 0), None, "the ranks of 'dp_replicate' .* 'dp' .* name both with dims"),
-        (Mesh({"dp": 2}, 0, Mesh({"dp": 2, "batch": 2}, 0)), None, "the ranks of 'batch' need other rows too"),
-        (Mesh({"tp": 2}, 0, Mesh({"dp": 2, "tp": 2}, 0)), None, "name those of data parallelism"),
-        (Mesh({"fsdp": 2}, 0, _WORLD), None, "'fsdp' contains the context parallel ranks if there are any"),
-        (Mesh({"dp_replicate": 2}, 0, _WORLD), None, "name those of data parallelism"),
+        (Mesh({"fsdp": 2, "cp": 2}, 0), None, "name all those"),
+        (Mesh({"fsdp": 2, "cp": 2}, 0), ["fsdp"], "'fsdp' contains the context parallel ranks"),
+        (Mesh({"fsdp": 2, "tp": 2}, 0), None, "name all those"),
+        (Mesh({"dp_shard_cp": 4}, 0, Mesh({"dp_shard": 2, "cp": 2}, 0)), None, "name all those"),
+        (Mesh({"dp_shard": 2}, 0, _HSDP), None, r"\('dp_shard',\), a part of \('dp_replicate', 'dp_shard'\)"),
+        (Mesh({"dp_replicate": 2, "dp": 2}, 0), None, "no other data rank may be beside them"),
+        (Mesh({"dp": 2}, 0, Mesh({"dp": 2, "batch": 2}, 0)), None, "name all those"),
+        (Mesh({"tp": 2}, 0, Mesh({"dp": 2, "tp": 2}, 0)), None, "name all those"),
+        (Mesh({"fsdp": 2}, 0, _WORLD), None, "name all those"),
+        (Mesh({"dp_replicate": 2}, 0, _WORLD), None, "name all those"),
         (Mesh({"dp": 2}, 7), None, "this process is not in the mesh"),
     ],
 )
 def test_meshes_that_would_give_wrong_rows_are_refused(mesh: Any, dims: list[str] | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         place_in_mesh(mesh, dims)
-
-
-def test_what_is_no_mesh_is_refused() -> None:
-    group: Any = object()
-    with pytest.raises(TypeError, match="mesh must be a DeviceMesh, not a object; or pass rank and world_size"):
-        find_ranks(None, None, group)
 
 
 def test_a_loader_says_who_gets_the_same_rows(reference: str) -> None:
@@ -244,7 +239,7 @@ def test_meshes_of_torch_give_each_rank_its_rows(places: list[list[dict[str, Any
             first = rank // 2 * 2
             assert found["tp"] == [rank // 2, size // 2, [first, first + 1]]
             assert found["unnamed"] == [rank, size, [rank]]
-            assert "have no names: pass mesh_dim_names to init_device_mesh" in found["unnamed 2"]
+            assert "() (pass mesh_dim_names to init_device_mesh)" in found["unnamed 2"]
             assert found["one of 1"] == [0, 1, [*range(size)]]
             if size == 2:
                 continue
@@ -253,13 +248,13 @@ def test_meshes_of_torch_give_each_rank_its_rows(places: list[list[dict[str, Any
             expected = [own, 4, [8 * stage + 2 * own + tp for stage in stages for tp in range(2)]]
             assert found["hsdp"] == found["hsdp part"] == expected
             assert found["hsdp flat"] == [own, 4, [rank]]  # a flattened mesh knows no others
-            assert "the ranks of 'dp_replicate' need other rows too" in found["hsdp half"]
-            assert "name those of data parallelism" in found["tp part"]
+            assert "name all those of data parallelism" in found["hsdp half"]
+            assert "name all those of data parallelism" in found["tp part"]
             own = rank // 4 % 2
             assert found["batch"] == [own, 2, [rank]]
             expected = [own, 2, [8 * stage + 4 * own + i for stage in stages for i in range(4)]]
             assert found["data"] == found["megatron"] == expected
             for name in ("fsdp", "loss"):
-                assert "contains the context parallel ranks if there are any" in found[name]
+                assert "name all those of data parallelism" in found[name]
             assert found["named"] == [rank // 2 % 4, 4, [rank]]
             assert found["group"] == [0, 1, [rank]]

@@ -307,21 +307,15 @@ class TokenLoader:
             numpy: return numpy arrays in place of tensors, as a loader with device="numpy" does.
 
         Raises:
-            IndexError: the step is past the last epoch, or a row is outside of the global batch.
-            TypeError: the rows are no range.
-            ValueError: there are no rows, or they descend.
+            IndexError: the step is past the last epoch; there are no rows, they descend, or are outside of the batch.
         """
         from tokenloom.reader.trace import step_position  # training does not need it
 
         begin = step_position(self.steps, checked_int("step", step))
         if rows is None:
             rows = range((self.ranks.rank - begin) % self.ranks.world_size, self.steps.samples, self.ranks.world_size)
-        if not isinstance(rows, range):
-            raise TypeError(f"rows must be a range, not {rows!r}; of a slice of n rows it is range(n)[slice]")
-        if not rows or rows.step < 0:
-            raise ValueError(f"rows must be an ascending range that is not empty, not {rows}")
-        if rows[0] < 0 or rows[-1] >= self.steps.samples:
-            raise IndexError(f"{rows} is outside of the global batch, which has the rows [0, {self.steps.samples:,})")
+        if not rows or rows.step < 0 or rows[0] < 0 or rows[-1] >= self.steps.samples:
+            raise IndexError(f"rows must be an ascending range of [0, {self.steps.samples:,}), not {rows}")
         positions = begin + np.array(rows, np.int64)
         if self.steps.end is not None:
             positions = positions[positions < self.steps.end]  # the others are padding

@@ -1,13 +1,11 @@
 """The files of a split of one kind, shards or masks: where they are, and which of them are open.
 
 The files are in a local store, or in the cache of a remote store. A file is mapped when it is first used, and the least
-recently used one is closed. A view of a closed file stays valid: its map is released with the last view. An open map
-holds a file descriptor, so a process that runs out of them closes half of its files and retries.
+recently used one is closed. A view of a closed file stays valid: its map is released with the last view.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -16,13 +14,13 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 
 from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.shard_data import OpenFile, OpenMask, OpenOptions, OpenShard, TokenBytes
-from tokenloom.storage.formats.manifest import BLOCKS, MASK, Manifest, beside
+from tokenloom.storage.formats.manifest import BLOCKS, Manifest, beside
+from tokenloom.storage.stores.local_files import translate_errors
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import refuse_deleted, version_path
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
-    from pathlib import Path
 
     from tokenloom.storage.cache.partial_shard import PartialShard, ShardRequest
     from tokenloom.storage.cache.shard_cache import ShardCache
@@ -76,11 +74,6 @@ class OpenFiles:
             self._recent.pop(oldest, None)
             if files := oldest[0]():
                 files.drop(oldest[1])
-
-    def free_descriptors(self) -> None:
-        """Close half of the files."""
-        for _ in range(len(self._recent) // 2):
-            self.drop_oldest()
 
 
 class SplitFiles(Generic[File]):
@@ -139,13 +132,7 @@ class SplitFiles(Generic[File]):
             # Cancelled with the loader that requested it; or failed, perhaps for a transient reason.
             with suppress(CancelledError, StoreError, FormatError):
                 file = ahead.result()
-        try:
-            file = file or self.open(index)
-        except StoreError as error:
-            if getattr(error.__cause__, "errno", None) != errno.EMFILE:
-                raise
-            self._open_files.free_descriptors()
-            file = self.open(index)
+        file = file or self.open(index)
         if self.cache:
             file.hold(is_used=index in self._in_use)
         if not file.partial:
@@ -184,14 +171,12 @@ class SplitFiles(Generic[File]):
                 return self._open_cached(index, self.cache)
             path = self.store.local(version_path(self.manifest.version, beside(entry.name, self._kind.suffix)))
             assert path is not None  # a store without a cache is local
-            try:
+            with translate_errors(path):
                 return self._kind(entry, path, self.options)
-            except StoreError:
-                raise
-            except OSError as error:
-                raise _unreadable(path, error) from error
-        except (StoreError, FormatError):
+        except (OSError, FormatError) as error:
             refuse_deleted(self.store, self.manifest.version)
+            if isinstance(error, FileNotFoundError):
+                raise StoreError(f"{path}: the file is missing; restore it") from error
             raise
 
     def _open_cached(self, index: int, cache: ShardCache) -> File:
@@ -204,16 +189,12 @@ class SplitFiles(Generic[File]):
             else:
                 path, blocks = cache.open(request, completes=self.completes)
             try:
-                return self._kind(self.entries[index], path, self.options, blocks)
+                with suppress(FileNotFoundError), translate_errors(path):
+                    return self._kind(self.entries[index], path, self.options, blocks)
             except FormatError as error:
                 if blocks:
                     raise
                 raise FormatError(f"{request.place}, in the cache: {error}; delete this copy") from error
-            except StoreError:
-                raise
-            except OSError as error:
-                if blocks or not isinstance(error, FileNotFoundError):
-                    raise _unreadable(path, error) from error
         raise StoreError(
             f"{request.place}: {_OPEN_ATTEMPTS} times, other readers of the cache {cache.folder} removed the shard "
             "before it was opened; raise its limit: TOKENLOOM_CACHE_LIMIT"
@@ -322,11 +303,6 @@ class SplitFiles(Generic[File]):
             prepare(index, file)
         file.hold(is_used=self.cache is not None)
         return file
-
-
-def _unreadable(path: Path, error: OSError) -> StoreError:
-    what = "mask" if path.suffix == MASK else "shard"
-    return StoreError(f"{path}: the {what} is missing or can't be read ({error.strerror}); restore it")
 
 
 #: the shards of a split, or their masks

@@ -289,10 +289,7 @@ def samples_with(data: SplitSamples, tokens: Sequence[ShardTokens]) -> Int64s:
 
 def _shard_samples(data: SplitSamples, shard: int, ranges: Int64s) -> Iterator[Int64s]:
     """Yield the samples of a shard, as numbers in it, that have one of the tokens of each range, (k, 2)."""
-    if data.plans_shards:
-        _, plan = stored_plan(data, shard)
-    else:  # without reading the offsets
-        plan = data.plan(shard, np.array([0, data.shards.entries[shard].tokens], np.uint64))
+    _, plan = stored_plan(data, shard)
     row_offsets, starts, lengths = plan.pieces(np.arange(len(plan)))
     row_of_piece = np.repeat(np.arange(len(plan)), np.diff(row_offsets))
     for start, end in ranges.tolist():

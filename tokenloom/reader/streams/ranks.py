@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
-_DATA_DIMS = (("dp",), ("batch",), ("dp_replicate", "dp_shard"), ("replicate", "shard"))
-_EVERY_DATA_DIM = {name for known in _DATA_DIMS for name in known}
+_DATA_DIMS = ({"dp"}, {"batch"}, {"dp_replicate", "dp_shard"}, {"replicate", "shard"})
+_EVERY_DATA_DIM = {"dp", "batch", "dp_replicate", "dp_shard", "replicate", "shard"}
 _MODEL_DIMS = {"cp", "ep", "pp", "sp", "tp"}
 _WITH_CONTEXT = {"dp_cp", "dp_shard_cp", "fsdp", "loss", "loss_mesh"}  # names of data and context parallelism together
 _SWITCH = "compare_ranks=None turns this comparison off"
@@ -57,12 +57,9 @@ def place_in_mesh(mesh: DeviceMesh, dims: Sequence[str] | None) -> DataRank:
         dims: the data-parallel dimensions; None for dp, batch, dp_replicate with dp_shard, or replicate with shard.
 
     Raises:
-        TypeError: the mesh is not one.
         ValueError: the dimensions are not there, leave out ranks that need other rows, or span context parallel
             ranks; or this process is not in the mesh.
     """
-    if not hasattr(mesh, "mesh_dim_names"):
-        raise TypeError(f"mesh must be a DeviceMesh, not a {type(mesh).__name__}; or pass rank and world_size")
     # A torch without this method knows no whole.
     whole = getattr(mesh, "_get_root_mesh", lambda: mesh)()
     chosen = _chosen_dims(mesh, whole, (dims,) if isinstance(dims, str) else dims)
@@ -86,43 +83,34 @@ def _names(mesh: DeviceMesh) -> tuple[str, ...]:
 def _chosen_dims(mesh: DeviceMesh, whole: DeviceMesh, dims: Sequence[str] | None) -> tuple[str, ...]:
     """Choose the data-parallel dimensions of a mesh as place_in_mesh says, none if its only one has no name."""
     names, every = _names(mesh), {*_names(mesh), *_names(whole)}
-    if not names and mesh.ndim > 1:
-        raise ValueError("the dimensions of the mesh have no names: pass mesh_dim_names to init_device_mesh")
     if dims is None and mesh is whole and mesh.ndim == 1 and not every & _MODEL_DIMS:
         return names
-    suspects = {*names} if dims is None else {*dims} if "cp" in every else set()
-    for spans in suspects & _WITH_CONTEXT:
-        raise ValueError(
-            f"the dimension {spans!r} contains the context parallel ranks if there are any, and they need the same "
-            "rows: pass a mesh with the dimension 'batch', or with dp_replicate and dp_shard; without context "
-            "parallelism, name the data-parallel dimensions with dims=(...)"
-        )
     chosen = _known_dims({*names}, {*_names(whole)}) if dims is None else tuple(dims)
+    for spans in {*chosen} & _WITH_CONTEXT if "cp" in every else ():
+        raise ValueError(
+            f"the dimension {spans!r} contains the context parallel ranks, which need the same rows: pass a mesh with "
+            "the dimension 'batch', or with dp_replicate and dp_shard"
+        )
     if not chosen or len({*chosen}) < len(chosen) or not {*chosen} <= {*names}:
         raise ValueError(
-            f"the mesh has the dimensions {names}: name those of data parallelism, each once, with dims=(...); without "
-            'it they are "dp", "batch", "dp_replicate" with "dp_shard", or "replicate" with "shard"'
+            f"the mesh has the dimensions {names or '() (pass mesh_dim_names to init_device_mesh)'}, a part of "
+            f"{_names(whole)}: name all those of data parallelism, each once, with dims=(...); without it they are "
+            '"dp", "batch", "dp_replicate" with "dp_shard", or "replicate" with "shard", and no other data rank may be '
+            "beside them"
         )
     return chosen
 
 
 def _known_dims(names: set[str], of_whole: set[str]) -> tuple[str, ...]:
-    """Pick the data-parallel dimensions among names; raise ValueError if the mesh has others beside them.
+    """Pick the data-parallel dimensions among names; none if that leaves a doubt.
 
     One of two stands alone only if the whole mesh has it, and nothing else but dimensions of the model.
     """
-    for known in _DATA_DIMS:
-        if found := tuple(name for name in known if name in names):
-            is_of_whole = of_whole.issuperset(found)
-            beside = (of_whole if is_of_whole else names).difference(found)
-            if others := sorted(beside & _EVERY_DATA_DIM):
-                raise ValueError(
-                    f"the ranks of {others[0]!r} need other rows too: pass a mesh with {found[0]!r} and {others[0]!r}, "
-                    "or name both with dims=(...)"
-                )
-            if found == known or (is_of_whole and beside <= _MODEL_DIMS):
-                return found
-    return ()
+    is_of_whole = names & _EVERY_DATA_DIM <= of_whole
+    every = names | of_whole if is_of_whole else names  # torchtitan's meshes are parts of one that does not know them
+    found = every & _EVERY_DATA_DIM
+    stands_alone = len(found) == 1 and is_of_whole and every - found <= _MODEL_DIMS
+    return tuple(found) if (found in _DATA_DIMS or stands_alone) and found <= names else ()
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
@@ -183,12 +171,13 @@ def _of_environment() -> DataRank:
     rank, world_size = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
     if rank is None and world_size is None:
         return DataRank(0, 1, "default: one process")
-    if rank is None or world_size is None:
-        raise ValueError("only one of RANK and WORLD_SIZE is set in the environment: set both or neither")
     try:
-        return DataRank(int(rank), int(world_size), "RANK and WORLD_SIZE")
+        return DataRank(int(rank or ""), int(world_size or ""), "RANK and WORLD_SIZE")
     except ValueError as error:
-        raise ValueError(f"RANK={rank!r} and WORLD_SIZE={world_size!r} in the environment must be integers") from error
+        message = (
+            f"RANK={rank!r} and WORLD_SIZE={world_size!r} in the environment must both be integers, or neither set"
+        )
+        raise ValueError(message) from error
 
 
 def compare_ranks(ranks: DataRank, describe: Callable[[], tuple[str, str]], seconds: float) -> None:
