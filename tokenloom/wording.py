@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -152,11 +153,12 @@ def print_status(text: str) -> None:
 
 
 def printable(text: str) -> str:
-    """Escape the control characters of a text, so that a terminal does not act on them.
+    """Escape the control characters of a text, so that a terminal or a page does not act on them.
 
-    Line ends and tabs are kept.
+    Marks that change the direction of what follows are escaped too. Line ends, tabs and all kinds of spaces are kept.
     """
-    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+    kept = {c for c in set(text) if c.isprintable() or c in "\n\t" or unicodedata.category(c) == "Zs"}
+    return "".join(c if c in kept else repr(c)[1:-1] for c in text)
 
 
 def locale_advice() -> str:

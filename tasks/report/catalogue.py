@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from tokenloom.errors import FormatError, TokenloomError, message_of, named_message_of
 from tokenloom.storage.formats.manifest import (
@@ -43,15 +44,6 @@ class ListedVersion:
     def at(self) -> str:
         """When it was published, "-" if unknown."""
         return self.build.at if self.build else "-"
-
-
-@dataclass(frozen=True)
-class _Dataset:
-    """A dataset of the catalogue: its versions to list, newest first, and the relative URLs of their reports."""
-
-    versions: dict[str, ListedVersion]
-    reports: dict[str, str | None]
-    num_versions: int
 
 
 def read_tags(store: Store) -> tuple[dict[str, list[str]], list[str]]:
@@ -117,11 +109,10 @@ def render_catalogue(root: str, folder: Store) -> str:
     names = list(filter(NAME_PATTERN.match, folder.names("")))
     limit = max(_MIN_VERSIONS, _MAX_VERSIONS // max(1, min(len(names), _MAX_DATASETS)))
     datasets = {name: _dataset(dataset_store(root, name), name, limit) for name in names[:_MAX_DATASETS]}
-    datasets = {name: dataset for name, dataset in datasets.items() if dataset.num_versions}
-    newest = [next(iter(dataset.versions.values())).manifest for dataset in datasets.values() if dataset.versions]
+    datasets = {name: dataset for name, dataset in datasets.items() if dataset["num_versions"]}
+    newest = [next(iter(each["versions"].values())).manifest for each in datasets.values() if each["versions"]]
     return render(
         "catalogue.html",
-        _MAX_VERSIONS,
         root=str(folder.root),
         datasets=datasets,
         newest=[manifest for manifest in newest if manifest],
@@ -129,8 +120,8 @@ def render_catalogue(root: str, folder: Store) -> str:
     )
 
 
-def _dataset(store: Store, name: str, limit: int) -> _Dataset:
-    """Read a dataset with at most `limit` versions."""
+def _dataset(store: Store, name: str, limit: int) -> dict[str, Any]:
+    """Read a dataset: at most `limit` versions, newest first, and the relative URLs of their reports."""
     names = list(filter(VERSION_PATTERN.match, store.names("versions")))
     tags_of, _ = read_tags(store)
     chosen = names if len(names) <= limit else _choose(store, names, tags_of, limit)
@@ -140,7 +131,8 @@ def _dataset(store: Store, name: str, limit: int) -> _Dataset:
     reports = {
         version: f"{name}/{path}" if path.rpartition("/")[2] in written else None for version, path in paths.items()
     }
-    return _Dataset(versions, reports, len(names) - (len(chosen) - len(versions)))
+    num_versions = len(names) - (len(chosen) - len(versions))
+    return {"versions": versions, "reports": reports, "num_versions": num_versions}
 
 
 def _choose(store: Store, names: Sequence[str], tagged: Iterable[str], limit: int) -> list[str]:

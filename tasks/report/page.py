@@ -18,9 +18,7 @@ from tokenloom.tasks.report.figures import VersionFigures, collect_figures, coun
 from tokenloom.tasks.report.templates import parts, percent_of, render, token_name
 from tokenloom.tasks.running.progress import STEPS, step_label
 
-_MAX_PAGE_BYTES = 10**6
-_MAX_ROWS = (1000, 400, 100, 10)  # a table is cut to the first of these with which the page fits
-QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
+QUANTILES = {"p1": 0.01, "p10": 0.1, "p25": 0.25, "median": 0.5, "p75": 0.75, "p90": 0.9, "p99": 0.99}
 
 
 def make_report(store: Store, manifest: Manifest) -> bytes:
@@ -35,10 +33,8 @@ def write_report(store: Store, version: str, page: bytes) -> str:
 
 
 def render_page(figures: VersionFigures) -> str:
-    """Render the page, of at most 1 MB; the same figures give the same text."""
-    values = _values(figures)
-    pages = (render("report.html", max_rows, **values) for max_rows in _MAX_ROWS)
-    return next(text for text in pages if len(text.encode()) <= _MAX_PAGE_BYTES)
+    """Render the page; the same figures give the same text."""
+    return render("report.html", **_values(figures))
 
 
 def _values(figures: VersionFigures) -> dict[str, Any]:
@@ -84,7 +80,7 @@ def _lengths(figures: VersionFigures) -> dict[str, Any] | None:
     return {
         "documents": parts(by_doubling(documents), sum(documents)),
         "tokens": parts(by_doubling(tokens), sum(tokens)),
-        "names": [quantile_name(share) for share in QUANTILES],
+        "names": list(QUANTILES),
         "quantiles": {
             "length of a document": [*(f"{value:,.0f}" for value in length_quantiles(documents)), mean],
             "length of the document of a token": [*(f"{value:,.0f}" for value in length_quantiles(tokens)), "-"],
@@ -115,11 +111,6 @@ def _steps(figures: VersionFigures) -> dict[str, tuple[str, float, int | None]]:
     return {step_label(step): (STEPS.get(step, ""), seconds[step], num_bytes.get(step)) for step in order}
 
 
-def quantile_name(share: float) -> str:
-    """Name a quantile: "p90", "median"."""
-    return "median" if share == 0.5 else f"p{100 * share:g}"
-
-
 def tokens_by_length(lengths: Sequence[int]) -> list[float]:
     """Estimate the tokens of the documents in each bin of a histogram, as if their lengths were spread evenly in it."""
     edges = bin_edges(len(lengths))
@@ -127,16 +118,15 @@ def tokens_by_length(lengths: Sequence[int]) -> list[float]:
     return tokens
 
 
-def length_quantiles(lengths: Sequence[float], shares: Sequence[float] = QUANTILES) -> list[float]:
-    """Find the quantiles of a histogram of lengths, each right to within its bin.
+def length_quantiles(lengths: Sequence[float]) -> list[float]:
+    """Find the QUANTILES of a histogram of lengths, each right to within its bin.
 
     Args:
         lengths: (num_bins,) documents, or tokens, by bin, see statistics.py; not all 0.
-        shares: each in (0, 1).
     """
     counts, edges = np.asarray(lengths, np.float64), bin_edges(len(lengths))
     ends = np.cumsum(counts)
-    ranks = np.asarray(shares) * ends[-1]
+    ranks = np.array([*QUANTILES.values()]) * ends[-1]
     bins = np.searchsorted(ends, ranks)
     inside = (ranks - (ends - counts)[bins]) / counts[bins]  # lengths are taken to be spread evenly in a bin
     found: list[float] = (edges[bins] + inside * (edges[bins + 1] - 1 - edges[bins])).tolist()

@@ -5,8 +5,6 @@ Every text of a store is escaped and inert on the page: no script, no network.
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
@@ -16,21 +14,20 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from tokenloom.storage.formats.statistics import DocumentCounts
-from tokenloom.wording import counted, described_tokenizer, shown_bytes, shown_time
+from tokenloom.wording import counted, described_tokenizer, printable, shown_bytes, shown_time
 
+MAX_ROWS = 200  # of a table
 _UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
-_INDENTED = re.compile(r"^(?:\t|  +)\S.*\n(?:.*\n)*?(?:\t|  +)\S", re.MULTILINE)  # two such lines: code or a table
 
 
-def render(template: str, max_rows: int, **values: Any) -> str:
+def render(template: str, **values: Any) -> str:
     """Render a page as HTML.
 
     Args:
         template: its file name in this folder.
-        max_rows: the rows of each table at most.
-        values: what else the template shows.
+        values: what the template shows.
     """
-    return templates().get_template(template).render(values, max_rows=max_rows, contents=[])
+    return templates().get_template(template).render(values, contents=[])
 
 
 @lru_cache(maxsize=1)
@@ -45,11 +42,10 @@ def templates() -> Environment:
         loader=FunctionLoader(_read),
     )
     environment.filters |= {
-        "clipped": lambda text, num_chars: text if isinstance(text, Markup) else clipped(text, num_chars),
         "coded": _coded,
         "counted": counted,
         "described_tokenizer": described_tokenizer,
-        "inert": inert,
+        "inert": printable,
         "n": "{:,}".format,
         "parts": parts,
         "shares": shares,
@@ -57,43 +53,23 @@ def templates() -> Environment:
         "shown_bytes": shown_bytes,
         "shown_time": shown_time,
     }
-    environment.tests["code"] = _INDENTED.search
-    environment.globals |= {"change": change, "percent_of": percent_of, "style": Markup(_read("style.css"))}
+    environment.globals |= {"max_rows": MAX_ROWS, "percent_of": percent_of, "style": Markup(_read("style.css"))}
     return environment
 
 
 def _coded(text: str) -> Markup:
     """Mark the parts of a sentence between backticks as code."""
-    pieces = (text if isinstance(text, Markup) else inert(text)).split("`")
+    pieces = (text if isinstance(text, Markup) else printable(text)).split("`")
     return Markup("").join(Markup("<code>{}</code>").format(each) if i % 2 else each for i, each in enumerate(pieces))
 
 
 def _shown(value: Any) -> Any:
     """Make a value of a template safe to show: markup of ours unchanged, text without control characters."""
-    return inert(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _read(name: str) -> str:
     return files("tokenloom.tasks.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def inert(text: str) -> str:
-    """Escape the control characters of a text, so that it is valid in HTML and keeps to its place.
-
-    Marks that change the direction of what follows are escaped too. Line ends, tabs and all kinds of spaces are kept.
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if _is_shown(c) else repr(c)[1:-1] for c in text)
-
-
-def _is_shown(character: str) -> bool:
-    return character.isprintable() or character in "\n\t" or unicodedata.category(character) == "Zs"
-
-
-def clipped(text: str, num_chars: int) -> str:
-    """Cut a text to its first characters, with an ellipsis if there are more."""
-    return text if len(text) <= num_chars else f"{text[: num_chars - 1]}…"
 
 
 def short(count: float) -> str:
@@ -129,16 +105,9 @@ def shares(counts: Mapping[str, DocumentCounts], what: str) -> list[tuple[str, f
     return parts(dict(sorted(values.items(), key=lambda item: (-item[1], item[0]))), sum(values.values()))
 
 
-def change(now: int, before: int) -> str:
-    """Return the difference of two counts with its sign: "+1,234"; "0" if there is none."""
-    return f"{now - before:+,}" if now != before else "0"
-
-
 def token_name(text: str | None, token_id: int) -> str:
     """Name a token in a chart: its text, with blanks that are seen, and its id."""
     if text is None:
         return f"id {token_id}"
-    if "\ufffd" in text:
-        return f"part of a letter · {token_id}"
-    shown = inert(text).replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣")
+    shown = printable(text).replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣")
     return f"{shown} · {token_id}"

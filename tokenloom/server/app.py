@@ -174,7 +174,6 @@ def _list(stores: dict[str, Path]) -> bytes:
     keys = {str(root): key for key, root in stores.items() if (root / CATALOGUE).is_file()}
     page = render(
         "stores.html",
-        max_rows=len(keys),
         stores={root: (list(filter(NAME_PATTERN.match, os.listdir(root))), _changed(root)) for root in keys},
         links={root: f"{PREFIX}/{key}/{CATALOGUE}" for root, key in keys.items()},
     )
