@@ -146,16 +146,17 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 @contextmanager
 def _running(command: list[str], log: Path, **settings: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run a process that Ctrl-C in the terminal does not reach; stop it and its children when the block ends."""
+    interrupts = list[int]()
+    handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))  # until the process is known
+    environment, null = os.environ | settings, subprocess.DEVNULL
     with log.open("ab") as output:
         process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            env=os.environ | settings,
+            command, stdin=null, stdout=output, stderr=output, start_new_session=True, env=environment
         )
     try:
+        signal.signal(signal.SIGINT, handler)
+        if interrupts:
+            raise KeyboardInterrupt
         yield process
     finally:
         _stop(process)
