@@ -1,22 +1,23 @@
-"""Compare the documents of two versions by content, and count which were kept, moved, added and removed.
+"""Compare two versions: by content, which documents were kept, moved, added and removed; their specs and inputs.
 
 A document of A and one of B match if their texts are equal. With kept duplicates, a text that A has n times and B m
 times has min(n, m) matches: first as many as possible within a split, these are kept, then across splits, these moved.
 The other documents of A were removed, those of B were added. Copies of a text are interchangeable: those at the end of
 the order stay without a match.
 
-Both versions are read side by side, so that all documents of a text come together. The shards of a split are
+Both versions are read part by part, so that all documents of a text come together. The shards of a split are
 consecutive ranges of keys, so the tables of a split, one after the other, are sorted by key. If a key depends only on
-seed and content, and the seeds are equal, both versions have the same order: one pass merges them, and holds a batch or
-two of each split of each version. Otherwise (other seeds, or duplicates are kept) the contents are divided into parts,
-and both versions are read once for each. A part has a bounded size, but for the copies of the most frequent text.
+seed and content, and the seeds are equal, both versions have the same order: a part is a range of keys, and each table
+is read once. Otherwise (other seeds, or duplicates are kept) it is a range of contents, and both versions are read once
+for each part. A part has a bounded size, but for the copies of the most frequent text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +26,9 @@ from numpy.typing import NDArray
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.arrays import Int64s, UInt64s
 from tokenloom.storage.formats.document_table import DocumentColumns
-from tokenloom.storage.formats.keys import order_keys
+from tokenloom.storage.formats.keys import equal_part, order_keys
+from tokenloom.storage.formats.manifest import InputEntry, Manifest
+from tokenloom.storage.formats.records import fields_of
 from tokenloom.storage.versions.document_tables import VersionTables
 
 FATES = ("added", "removed", "kept", "moved")
@@ -126,10 +129,11 @@ def compare(a: Documents, b: Documents, advance: Advance, part_rows: int = _PART
         a: the documents of the old version.
         b: those of the new one.
         advance: called with the number of rows that were read.
-        part_rows: rows of both versions that are in memory at once if their orders differ.
+        part_rows: rows of both versions that are in memory at once, about.
     """
     have_one_order = a.key_seed is not None and a.key_seed == b.key_seed
-    pieces = _by_key(a, b, advance) if have_one_order else _by_content(a, b, advance, part_rows)
+    num_parts = max(1, -(-(a.num_documents + b.num_documents) // part_rows))
+    pieces = (_by_key if have_one_order else _by_content)(a, b, advance, num_parts)
     names = sorted({*a.splits, *b.splits})
     splits_a, splits_b = _numbers_of(a.splits, names), _numbers_of(b.splits, names)
     for rows_a, rows_b in pieces:
@@ -192,23 +196,17 @@ def _match(a: Rows, b: Rows, splits_a: UInt64s, splits_b: UInt64s) -> Fates:
     rest_a, rest_b = np.delete(np.arange(len(a)), kept_a), np.delete(np.arange(len(b)), kept_b)
     content = np.concatenate((a["content"][rest_a], b["content"][rest_b]))
     moved_a, moved_b = _pair((content[:, 1], content[:, 0]), len(rest_a))
-    both_a, both_b = np.append(kept_a, rest_a[moved_a]), np.append(kept_b, rest_b[moved_b])
+    before, after = a[np.append(kept_a, rest_a[moved_a])], b[np.append(kept_b, rest_b[moved_b])]
+    has_other_classes = (before["classes"] != after["classes"]) & (before["num_tokens"] == after["num_tokens"])
+    has_other_classes &= (before["classes"] > 0) & (after["classes"] > 0)  # both versions have masks
     return Fates(
         added=b[np.delete(rest_b, moved_b)],
         removed=a[np.delete(rest_a, moved_a)],
         kept=b[np.sort(kept_b)],
         moved=b[rest_b[moved_b]],
         moved_from=a[rest_a[moved_a]],
-        remasked=b[both_b[_have_other_classes(a, both_a, b, both_b)]],
+        remasked=after[has_other_classes],
     )
-
-
-def _have_other_classes(a: Rows, at_a: Int64s, b: Rows, at_b: Int64s) -> NDArray[np.bool_]:
-    """Return whether (n,) documents of A and B, which pair, have other classes in B: not if one side has no masks."""
-    before, after = a["classes"][at_a], b["classes"][at_b]
-    have_equally_many = a["num_tokens"][at_a] == b["num_tokens"][at_b]
-    found: NDArray[np.bool_] = (before != after) & (before > 0) & (after > 0) & have_equally_many
-    return found
 
 
 def _pair(words: Sequence[UInt64s], num_a: int) -> tuple[Int64s, Int64s]:
@@ -237,59 +235,39 @@ def _pair(words: Sequence[UInt64s], num_a: int) -> tuple[Int64s, Int64s]:
     return order[at], order[at + num_of_a[group[at]]] - num_a
 
 
-def _by_key(a: Documents, b: Documents, advance: Advance) -> Iterator[tuple[Rows, Rows]]:
-    """Yield the documents of A and of B key range by key range; the versions must have one order.
+def _by_key(a: Documents, b: Documents, advance: Advance, num_parts: int) -> Iterator[tuple[Rows, Rows]]:
+    """Yield the documents of A and of B part by part of the keys; the versions must have one order.
 
     Args:
         a: the documents of one version.
         b: those of the other.
         advance: called with the number of rows that were read.
+        num_parts: how many parts.
     """
-    streams = [_Stream(side.batches(i), advance) for side in (a, b) for i in range(len(side.splits))]
-    num_a = len(a.splits)
-    while any(not stream.has_ended for stream in streams):
-        end = min(stream.last_key for stream in streams if not stream.has_ended)
-        taken = [stream.take_below(end) for stream in streams]
-        yield _joined(taken[:num_a]), _joined(taken[num_a:])
-        for stream in streams:
-            if not stream.has_ended and stream.last_key == end:
-                stream.read_more()
-    rest = [stream.pending for stream in streams]
-    yield _joined(rest[:num_a]), _joined(rest[num_a:])
+    ends = [equal_part(part, num_parts)[1] for part in range(num_parts)]
+    splits_a, splits_b = ([_cut(side.batches(i), ends, advance) for i in range(len(side.splits))] for side in (a, b))
+    for _ in ends:
+        yield _joined(list(map(next, splits_a))), _joined(list(map(next, splits_b)))
 
 
-class _Stream:
-    """The documents of a split: those that were read and not yet taken are `pending`."""
-
-    def __init__(self, batches: Iterator[Rows], advance: Advance) -> None:
-        self._batches, self._advance = batches, advance
-        self.pending, self.has_ended = _NO_ROWS, False
-        self.read_more()
-
-    @property
-    def last_key(self) -> int:
-        """The last key that was read."""
-        return int(self.pending["key"][-1])
-
-    def take_below(self, end: int) -> Rows:
-        """Take the pending documents with a key below `end`; a later batch may have more of the key `end`."""
-        count = int(np.searchsorted(self.pending["key"], np.uint64(end)))
-        taken, self.pending = self.pending[:count], self.pending[count:]
-        return taken
-
-    def read_more(self) -> None:
-        """Read a batch more, if there is one."""
-        batch = next(self._batches, None)
-        if batch is None:
-            self.has_ended = True
-        else:
-            self._advance(len(batch))
-            self.pending = np.concatenate((self.pending, batch))
+def _cut(batches: Iterator[Rows], ends: Sequence[int], advance: Advance) -> Iterator[Rows]:
+    """Yield the documents of a split below each of these keys, which ascend, without those before."""
+    rest = _NO_ROWS
+    for end in ends:
+        parts = [rest]
+        while not len(parts[-1]) or int(parts[-1]["key"][-1]) < end:
+            if (batch := next(batches, None)) is None:
+                break
+            advance(len(batch))
+            parts.append(batch)
+        rows = np.concatenate(parts)
+        count = int(np.searchsorted(rows["key"], np.uint64(end - 1), side="right"))
+        yield rows[:count]
+        rest = rows[count:]
 
 
-def _by_content(a: Documents, b: Documents, advance: Advance, part_rows: int) -> Iterator[tuple[Rows, Rows]]:
+def _by_content(a: Documents, b: Documents, advance: Advance, num_parts: int) -> Iterator[tuple[Rows, Rows]]:
     """Yield the documents of A and of B part by part of the contents, reading all tables for each; as _by_key."""
-    num_parts = max(1, -(-(a.num_documents + b.num_documents) // part_rows))
     for part in range(num_parts):
         yield _part(a, part, num_parts, advance), _part(b, part, num_parts, advance)
 
@@ -306,3 +284,69 @@ def _part(side: Documents, part: int, num_parts: int, advance: Advance) -> Rows:
 
 def _joined(parts: Sequence[Rows]) -> Rows:
     return np.concatenate([_NO_ROWS, *parts])
+
+
+# ---- specs, tokenizers and inputs
+
+
+@dataclass(frozen=True)
+class Change:
+    """A difference: `kind` is "spec", "source", "tokenizer" or "input"; None on the side that does not have the key.
+
+    A source that only one side has is one change of kind "source"; options of a shared source are of kind "spec".
+    """
+
+    kind: str
+    key: str
+    old: object
+    new: object
+
+
+def changes(a: Manifest, b: Manifest, inputs_a: Sequence[InputEntry], inputs_b: Sequence[InputEntry]) -> list[Change]:
+    """Return the differences from A to B, sorted by key: spec, then sources, tokenizer and inputs."""
+    sources_a, sources_b = _source_options(a), _source_options(b)
+    shared = sources_a.keys() & sources_b.keys()
+    added, removed = ({n: v for n, v in sources.items() if n not in shared} for sources in (sources_b, sources_a))
+    return [
+        *_differences("spec", _spec(a, shared), _spec(b, shared)),
+        *_differences("source", removed, added),
+        *_differences("tokenizer", _tokenizer(a), _tokenizer(b)),
+        *_differences("input", _fingerprints(inputs_a), _fingerprints(inputs_b)),
+    ]
+
+
+def _differences(kind: str, old: Mapping[str, object], new: Mapping[str, object]) -> list[Change]:
+    keys = sorted({*old, *new})
+    return [Change(kind, key, old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)]
+
+
+def _spec(manifest: Manifest, shared: Collection[str]) -> dict[str, object]:
+    """Return the spec by dotted key; of the sources, their names, and the options of those that both sides have."""
+    spec = {key: value for key, value in manifest.spec.items() if key not in ("dataset", "sources", "tokenizer")}
+    sources = _source_options(manifest)
+    options = [_flat(f"sources.{name}", sources[name]) for name in shared if sources[name]]
+    return dict(chain(_flat("", spec | {"sources": list(sources)}), *options))
+
+
+def _source_options(manifest: Manifest) -> dict[str, object]:
+    """Return the options of each source by name; a store may hold a manifest that no build wrote."""
+    found = manifest.spec.get("sources")
+    items = [item for item in found if isinstance(item, dict) and "name" in item] if isinstance(found, list) else []
+    return {str(item["name"]): {key: value for key, value in item.items() if key != "name"} for item in items}
+
+
+def _tokenizer(manifest: Manifest) -> dict[str, object]:
+    return {**dict(_flat("", manifest.tokenizer_definition)), **fields_of(manifest.tokenizer)}
+
+
+def _fingerprints(inputs: Sequence[InputEntry]) -> dict[str, object]:
+    return {f"{entry.source}: {entry.path}": entry.fingerprint for entry in inputs}
+
+
+def _flat(prefix: str, value: object) -> Iterator[tuple[str, object]]:
+    """Yield (dotted key, value) of nested objects."""
+    if isinstance(value, dict) and value:
+        for key, part in value.items():
+            yield from _flat(f"{prefix}.{key}" if prefix else key, part)
+    else:
+        yield prefix, value

@@ -35,7 +35,7 @@ def made_documents(
         rows = np.zeros(len(documents), ROW)
         for i, (text, name, source, num_tokens) in enumerate(documents):
             content = (text // 3 * _HIGH_STEP, text % 3)  # several contents share a high half, and a key
-            key = text // 2 if key_seed is not None else i * 7919 % 31
+            key = text // 2 * _KEY_STEP if key_seed is not None else i * 7919 % 31
             classes = len(source) if source in masked_sources else 0
             rows[i] = (content, key, i, classes, num_tokens, input_sources.index(source), 0, splits.index(name))
         rows = rows[rows["split"] == split]
@@ -47,6 +47,7 @@ def made_documents(
 
 
 _HIGH_STEP = 2**61  # so that contents are in many parts
+_KEY_STEP = 2**60  # and keys, too
 _SPLITS = ("train", "validation", "test")
 _SOURCES = ("web", "books")
 
@@ -130,15 +131,16 @@ def check(
     new=_documents(unique=True),
     batches=st.tuples(st.integers(1, 9), st.integers(1, 9)),
     order=st.permutations(_SPLITS),
+    part_rows=st.integers(1, 30),
 )
-def test_versions_of_one_order_are_merged_as_the_definition_says(
-    old: list[Document], new: list[Document], batches: tuple[int, int], order: list[str]
+def test_versions_of_one_order_are_compared_as_the_definition_says(
+    old: list[Document], new: list[Document], batches: tuple[int, int], order: list[str], part_rows: int
 ) -> None:
     made = made_documents(old, 7, batches[0], _SPLITS), made_documents(new, 7, batches[1], order, ("books", "web"))
     before = {text: (source, num_tokens) for text, _, source, num_tokens in old}
     other = {"web": "books", "books": "web"}
     others = [text for text, _, source, num_tokens in new if before.get(text) == (other[source], num_tokens)]
-    assert sorted(texts(check(old, new, *made))) == sorted(others)
+    assert sorted(texts(check(old, new, *made, part_rows))) == sorted(others)
 
 
 def test_a_version_without_masks_has_no_document_with_other_classes() -> None:
@@ -175,5 +177,5 @@ def test_memory_does_not_grow_with_the_versions(key_seed: int | None) -> None:
         tracemalloc.stop()
         found = dict(zip(FATES, tally.by_source[:, :, 0].sum(axis=1).tolist(), strict=True))
         assert found == expected_counts(num_documents)
-    assert peaks[1] < 1.1 * peaks[0]
+    assert peaks[1] < 1.25 * peaks[0]  # parts end anywhere in a batch; all rows would be twice as much
     assert peaks[1] < 200e6

@@ -16,8 +16,7 @@ from tokenloom.cli.arguments import Argument
 from tokenloom.cli.display import showing_progress
 from tokenloom.cli.output import Json, Output, Result, write_output
 from tokenloom.errors import SpecError, TokenloomError
-from tokenloom.storage.changes import Change, changes
-from tokenloom.storage.comparison import FATES, REMASKED, Rows, Tally, compare, version_documents
+from tokenloom.storage.comparison import FATES, REMASKED, Change, Rows, Tally, changes, compare, version_documents
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.stores.local_files import writing_atomically
 from tokenloom.storage.versions.document_tables import VersionTables
