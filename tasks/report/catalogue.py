@@ -6,7 +6,7 @@ and nothing reads it. What it lists is limited, so that a store of thousands of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -46,23 +46,12 @@ class ListedVersion:
         return self.build.at if self.build else "-"
 
 
-def read_tags(store: Store) -> tuple[dict[str, list[str]], list[str]]:
-    """Read the tags of each version that is tagged, and the names of the tags that are damaged."""
-    tags_of: dict[str, list[str]] = {}
-    damaged = []
-    for tag in filter(NAME_PATTERN.match, store.names("tags")):
-        try:
-            newest = tags.newest(store, tag)
-        except FormatError:
-            damaged.append(tag)
-        else:
-            if newest:
-                tags_of.setdefault(newest.version, []).append(tag)
-    return tags_of, damaged
+def list_versions(store: Store, names: Sequence[str]) -> dict[str, ListedVersion]:
+    """Read some versions of a dataset, the newest first; one without a manifest does not exist.
 
-
-def list_versions(store: Store, names: Sequence[str], tags_of: Mapping[str, list[str]]) -> dict[str, ListedVersion]:
-    """Read some versions of a dataset, the newest first; one without a manifest does not exist."""
+    Raises FormatError if a tag is damaged.
+    """
+    tags_of = tags.tagged_versions(store)
     manifests = store.read_all([version_path(version, MANIFEST) for version in names])
     builds = store.read_all([version_path(version, BUILD) for version in names])
     found: dict[str, ListedVersion] = {}
@@ -123,9 +112,8 @@ def render_catalogue(root: str, folder: Store) -> str:
 def _dataset(store: Store, name: str, limit: int) -> dict[str, Any]:
     """Read a dataset: at most `limit` versions, newest first, and the relative URLs of their reports."""
     names = list(filter(VERSION_PATTERN.match, store.names("versions")))
-    tags_of, _ = read_tags(store)
-    chosen = names if len(names) <= limit else _choose(store, names, tags_of, limit)
-    versions = list_versions(store, chosen, tags_of)
+    chosen = names if len(names) <= limit else _choose(store, names, limit)
+    versions = list_versions(store, chosen)
     written = set(store.names(REPORTS))
     paths = {version: report_path(version) for version in versions}
     reports = {
@@ -135,11 +123,9 @@ def _dataset(store: Store, name: str, limit: int) -> dict[str, Any]:
     return {"versions": versions, "reports": reports, "num_versions": num_versions}
 
 
-def _choose(store: Store, names: Sequence[str], tagged: Iterable[str], limit: int) -> list[str]:
+def _choose(store: Store, names: Sequence[str], limit: int) -> list[str]:
     """Choose the versions to list: the tagged ones, those that `latest` named last, then any."""
-    recent = []
-    for number in reversed(tags.entry_numbers(store, tags.LATEST)[-limit:]):
-        with suppress(FormatError):
-            recent.append(tags.read_entry(store, tags.LATEST, number).version)
-    existing = set(names)
-    return [each for each in dict.fromkeys([*tagged, *recent, *names]) if each in existing][:limit]
+    numbers, existing = tags.entry_numbers(store, tags.LATEST)[-limit:], set(names)
+    recent = [tags.read_entry(store, tags.LATEST, number).version for number in reversed(numbers)]
+    chosen = dict.fromkeys([*tags.tagged_versions(store), *recent, *names])
+    return [each for each in chosen if each in existing][:limit]

@@ -101,7 +101,7 @@ def test_a_version_with_the_manifest_of_another_one_is_listed_as_damaged(tmp_pat
     version = build(small_spec(tmp_path)).version
     store, other = LocalStore(tmp_path / "store/data"), "0" * 16
     store.replace(version_path(other, "manifest.json"), store.read(version_path(version, "manifest.json")))
-    listed = catalogue.list_versions(store, [version, other], {})
+    listed = catalogue.list_versions(store, [version, other])
     assert listed[version].damage is None
     assert listed[other].manifest is None
     assert f"it is the manifest of {version}, not of {other}; `tokenloom verify" in str(listed[other].damage)

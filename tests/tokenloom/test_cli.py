@@ -126,7 +126,7 @@ def test_build_returns_the_promised_keys_and_other_commands_show_what_it_built(p
     (entry,) = _json(project, "ls", "store/news")["versions"]
     assert (entry["version"], entry["tags"], entry["documents"]) == (version, ["latest"], 200)
     (dataset,) = _json(project, "ls", "store")["datasets"]
-    assert dataset == {"dataset": "news", "versions": 1, "latest": version, "at": dataset["at"], "damage": None}
+    assert dataset == {"dataset": "news", "versions": 1, "latest": version, "at": dataset["at"]}
     for place, at in (("store", dataset["at"]), ("store/news", entry["at"])):
         shown = _run(project, "ls", place).stdout
         assert version in shown and at[:16].replace("T", " ") in shown

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -52,8 +51,7 @@ def diff(
         raise SpecError("--list: with --json, stdout has one JSON object and nothing else; give --output FILE")
     a, b = (VersionTables(*resolve(parse_reference(text))) for text in (old, new))
     tally = Tally(version_documents(a), version_documents(b))
-    is_on_terminal = fate is not None and output is None and sys.stdout.isatty()
-    with nullcontext() if is_on_terminal else showing_progress(), _writer(output) as write:
+    with showing_progress(), _writer(output) as write:
         listed = _compare(a, b, tally, fate, write)
     found = changes(a.manifest, b.manifest, a.inputs, b.inputs)
     value = {

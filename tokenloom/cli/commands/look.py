@@ -8,7 +8,7 @@ from typing import Annotated
 
 from tokenloom.cli.arguments import Argument, Ref, StoreOrDataset
 from tokenloom.cli.output import Json, Output, Result
-from tokenloom.errors import FormatError, StoreError
+from tokenloom.errors import StoreError
 from tokenloom.storage.formats.manifest import NAME_PATTERN, VERSION_PATTERN
 from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.versions import tags
@@ -53,12 +53,14 @@ def ls(store: StoreOrDataset, *, out: Output) -> Result:
 
 
 def _list_datasets(store: Store, names: list[str], out: Output) -> Result:
-    found = [_listed_dataset(dataset_store(str(store.root), name), name) for name in names]
-    datasets = [dataset for dataset in found if dataset]
-    rows = [
-        [each["dataset"], each["versions"], each["damage"] or each["latest"] or "-", shown_time(each["at"] or "-")]
-        for each in datasets
-    ]
+    datasets = list[Json]()
+    for name in names:
+        dataset = dataset_store(str(store.root), name)
+        versions, latest = published_versions(dataset), tags.newest(dataset, tags.LATEST)
+        if versions or latest:
+            named = {"latest": latest and latest.version, "at": latest and latest.at}
+            datasets.append({"dataset": name, "versions": len(versions), **named})
+    rows = [[d["dataset"], d["versions"], d["latest"] or "-", shown_time(d["at"] or "-")] for d in datasets]
     if rows:
         out.table(["dataset", "versions", "latest", "since (UTC)"], rows)
     else:
@@ -66,24 +68,10 @@ def _list_datasets(store: Store, names: list[str], out: Output) -> Result:
     return Result({"store": str(store.root), "datasets": datasets})
 
 
-def _listed_dataset(store: Store, name: str) -> Json | None:
-    """Describe a dataset, the time `at` which its `latest` moved, and its `damage`; None without a version."""
-    versions, latest, damage = published_versions(store), None, None
-    try:
-        latest = tags.newest(store, tags.LATEST)
-    except FormatError:
-        damage = _damaged(tags.LATEST)
-    if not versions and latest is None and damage is None:
-        return None
-    version, at = (latest.version, latest.at) if latest else (None, None)
-    return {"dataset": name, "versions": len(versions), "latest": version, "at": at, "damage": damage}
-
-
 def _list_versions(store: Store, out: Output) -> Result:
-    """List the versions, newest first, and the damage to tags and manifests."""
-    from tokenloom.tasks.report.catalogue import list_versions, read_tags
+    """List the versions, newest first, and the damage to manifests."""
+    from tokenloom.tasks.report.catalogue import list_versions
 
-    tags_of, damaged = read_tags(store)
     names = list(filter(VERSION_PATTERN.match, store.names("versions")))
     versions = [
         {
@@ -96,14 +84,14 @@ def _list_versions(store: Store, out: Output) -> Result:
             "at": version.build and version.build.at,
             "by": version.build and version.build.by,
         }
-        for name, version in list_versions(store, names, tags_of).items()
+        for name, version in list_versions(store, names).items()
     ]
     header = ["version", "published (UTC)", "documents", "tokens", "size", "by", "tags"]
     out.table(header, [_cells(version) for version in versions])
-    damages = [*map(_damaged, damaged), *(str(one["damage"]) for one in versions if one["damage"])]
-    for damage in damages:
-        out.line(damage)
-    return Result({"dataset": str(store.root).rpartition("/")[2], "versions": versions, "damages": damages})
+    for version in versions:
+        if version["damage"]:
+            out.line(str(version["damage"]))
+    return Result({"dataset": str(store.root).rpartition("/")[2], "versions": versions})
 
 
 def _cells(version: Json) -> list[str | int]:
@@ -112,10 +100,6 @@ def _cells(version: Json) -> list[str | int]:
         counts = [version["documents"], version["tokens"], shown_bytes(version["bytes"])]
     short = [shortened(printable_line(text), _MAX_TEXT) for text in (version["by"] or "-", ", ".join(version["tags"]))]
     return [version["version"], shown_time(version["at"] or "-"), *counts, *short]
-
-
-def _damaged(tag: str) -> str:
-    return f"damaged: tags/{tag}; see `tokenloom verify`"
 
 
 def inspect(reference: Ref, *, out: Output) -> Result:

@@ -15,7 +15,7 @@ from tokenloom.cli.arguments import Argument, Direct, Prefect, Workers, positive
 from tokenloom.cli.commands.build import print_build, run_build
 from tokenloom.cli.display import showing_progress
 from tokenloom.cli.output import Json, Output, Result
-from tokenloom.errors import SpecError, TokenloomError
+from tokenloom.errors import SpecError
 from tokenloom.spec.syntax import escaped
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.tasks.running import progress
@@ -159,13 +159,8 @@ def init(files: Annotated[Sequence[str], Argument("FILES")], *, out: Output) -> 
         raise SpecError(f"{path}: the file exists; choose another name")
     inputs = [name for name in files if name != path]
     text, sources = _spec_of(inputs, path, out) if inputs else (starter_spec(), [])
-    try:
-        with Path(path).open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError as error:
-        raise SpecError(f"{path}: the file exists; choose another name") from error
-    except OSError as error:
-        raise TokenloomError(f"{path}: can't be written: {error.strerror}") from error
+    with Path(path).open("x", encoding="utf-8") as file:
+        file.write(text)
     first = "" if inputs else "set its sources, then "
     out.line(f"wrote {path}: {first}run `tokenloom plan {quote(path)}` and `tokenloom build {quote(path)}`")
     return Result({"path": path, "sources": sources})

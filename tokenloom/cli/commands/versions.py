@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from tokenloom.cli.arguments import AllowTryout, Argument, Dataset, Reason, Ref, StoreOrDataset, Tag, integer_in
 from tokenloom.cli.commands.look import refresh_catalogue
 from tokenloom.cli.output import Output, Result
-from tokenloom.errors import FormatError, SpecError, StoreError
+from tokenloom.errors import SpecError, StoreError
 from tokenloom.storage.formats.manifest import NAME_PATTERN, Manifest
 from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.versions import tag_moves, tags
@@ -85,8 +85,6 @@ def rollback(
     entry = tag_moves.move_by_hand(store, tag, manifest, before, reason, allow_tryout=allow_tryout)
     result = _moved(out, store, tag, before, entry)
     if entry != before:
-        if tag == tags.LATEST:
-            out.line("a build that finds nothing new leaves it there; one with new data moves it")
         out.line(f"undo: tokenloom tag {store.root}@{entry.previous} {tag}")
     return result
 
@@ -98,20 +96,16 @@ def log(dataset: Dataset, *, tag: Tag = "latest", out: Output) -> Result:
         log store/news
     """
     store, reference = _tag_of(dataset, tag)
-    problems: dict[str, FormatError] = {}
-    moves = tags.log(store, tag, problems)
-    if not moves and not problems:
+    moves = tags.log(store, tag)
+    if not moves:
         raise StoreError(why_missing(store, reference))
     moves.reverse()
     published = {version: is_published(store, version) for version in {move.version for move in moves}}
     shown = {version: version if is_there else f"{version} (gone)" for version, is_there in published.items()}
     rows = [[move.number, shown_time(move.at), shown[move.version], move.by, move.reason] for move in moves]
     out.table(["move", "at (UTC)", "version", "by", "reason"], rows)
-    damages = [str(problem) for problem in problems.values()]
-    for damage in damages:
-        out.line(f"damaged: {damage}")
     entries = [asdict(move) | {"published": published[move.version]} for move in moves]
-    return Result({"dataset": reference.dataset, "tag": tag, "entries": entries, "damages": damages})
+    return Result({"dataset": reference.dataset, "tag": tag, "entries": entries})
 
 
 def _tag_of(dataset: str, tag: str) -> tuple[Store, Reference]:
