@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from tokenloom.tasks.exporting.base import ExportOptions
-from tokenloom.tasks.exporting.export import (
-    Export,
-    ExportResult,
-    begin,
-    find_complete,
-    finish,
-    open_export,
-    result_of,
-    write_unit,
-)
+from tokenloom.tasks.exporting.export import Export, begin, finish, open_export, result_of, write_unit
 from tokenloom.tasks.exporting.files import FileRecord
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import MAX_SMALL_TASKS, Job, Runner, open_workers
@@ -25,7 +17,7 @@ _TASK_TOKENS = 32_000_000
 
 def export_directly(
     reference: str, name: str, destination: str, options: ExportOptions, num_workers: int
-) -> ExportResult:
+) -> dict[str, Any]:
     """Export a version in this process and its children; see run_export for arguments and errors."""
     with open_workers(num_workers) as runner:
         return run_export(reference, name, destination, options, runner)
@@ -37,7 +29,7 @@ def run_export(
     destination: str,
     options: ExportOptions,
     runner: Runner,
-) -> ExportResult:
+) -> dict[str, Any]:
     """Export a version, or finish an export that was killed.
 
     Args:
@@ -54,10 +46,9 @@ def run_export(
     """
     progress.report(progress.StepStarted("open", 0))
     export: Export = runner.one("open", lambda: open_export(reference, name, destination, options))
-    if found := runner.one("find", lambda: find_complete(export)):
+    if found := runner.one("begin", lambda: begin(export)):
         return result_of(export, found, existed=True)
     progress.warn(export.losses)
-    runner.one("begin", lambda: begin(export))
     records = _write(export, runner)
     return result_of(export, runner.one("finish", lambda: finish(export, records)), existed=False)
 

@@ -19,7 +19,6 @@ from tokenloom.spec.blocks import ProcessRunner
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions.references import parse_dataset, parse_reference
 from tokenloom.tasks.exporting.base import ExportOptions
-from tokenloom.tasks.exporting.export import ExportResult
 from tokenloom.tasks.report.catalogue import try_to_write_catalogue
 from tokenloom.tasks.retention import Collected, Policy, collect
 from tokenloom.tasks.verify import VerificationResult
@@ -74,7 +73,7 @@ def export_dataset(
     learn: str = "",
     seq_len: Annotated[int, Field(ge=1)] | None = None,
     credentials: str = "",
-) -> ExportResult:
+) -> dict[str, Any]:
     """Export a version, or finish an export that was killed.
 
     Args:

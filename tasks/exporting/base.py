@@ -10,7 +10,7 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.errors import SpecError
+from tokenloom.errors import SpecError, message_of
 from tokenloom.storage.formats.classes import learned_classes, parse_policy
 from tokenloom.storage.formats.manifest import TokenizerEntry
 from tokenloom.tasks.exporting.documents import Documents, Piece
@@ -69,21 +69,34 @@ class ExportFormat(ABC):
     part_bytes: ClassVar[int] = 0  # maximum bytes of ids in a unit; 0 for a whole split
     num_ids: ClassVar[int] = 2**32  # number of ids that its type can hold
     instead: ClassVar[str] = ""  # formats to use for more ids
+    needs: ClassVar[str] = ""  # of its reader, and its losses, in one line; {eot_id} is the end-of-text id
 
     def refuse(self, facts: VersionFacts) -> None:
-        """Raise SpecError, which names the format to use instead, if the version does not fit into the format."""
+        """Raise SpecError if the version does not fit into the format, or an option has no meaning for the two."""
         if facts.tokenizer.vocab_size > self.num_ids:
             raise SpecError(
                 f"{self.name} holds ids below {self.num_ids:,}, and the tokenizer {facts.tokenizer.name} has "
                 f"{counted(facts.tokenizer.vocab_size, 'id')}; use {self.instead}"
             )
+        if facts.options.seq_len is not None and not self.takes_samples:
+            others = "mds, litdata, huggingface, parquet"
+            raise SpecError(f"--unit sample: {self.name} is a stream of tokens, which its trainer cuts; use {others}")
+        if facts.options.learn is None:
+            return
+        if not facts.has_masks:
+            raise SpecError("--learn: the version has no conversations, so every token is learned; leave it out")
+        try:
+            learned_classes(parse_policy(facts.options.learn))
+        except ValueError as error:
+            raise SpecError(f"--{message_of(error)}") from error
 
     def losses(self, facts: VersionFacts) -> list[str]:
         """Return the losses of the format, and the needs of its reader, one line each."""
-        if self.keeps_masks or not facts.has_masks:
-            return []
-        others = "olmo, datatrove, mds, litdata or huggingface"
-        return [f"{self.name} has no loss masks, so every token is learned; use {others}"]
+        lines = [self.needs.format(eot_id=f"{facts.tokenizer.eot_id:,}")] if self.needs else []
+        if facts.has_masks and not self.keeps_masks:
+            others = "olmo, datatrove, mds, litdata or huggingface"
+            lines.append(f"{self.name} has no loss masks, so every token is learned; use {others}")
+        return lines
 
     def parts(self, documents: Documents, facts: VersionFacts) -> list[Documents]:
         """Return the documents of a split in parts of at most about `part_bytes` of ids, all of about one size."""

@@ -105,11 +105,7 @@ class Mds(ChunkFormat):
     """
 
     name, file_names = "mds", ("{split}/shard.{index:05}.mds",)
-
-    def losses(self, facts: VersionFacts) -> list[str]:
-        """Return the losses of samples, or of documents in llm-foundry."""
-        cut = "llm-foundry cuts a document to max_seq_len; --unit sample --seq-len gives it samples of that length"
-        return super().losses(facts) or [cut]
+    needs = "llm-foundry cuts a document to max_seq_len; --unit sample --seq-len gives it samples of that length"
 
     def head_bytes(self, facts: VersionFacts) -> int:
         """Return the bytes of a column's length and shape in a document; a sample has neither."""

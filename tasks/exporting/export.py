@@ -11,13 +11,12 @@ import os
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any
 
 import xxhash
 
-from tokenloom.errors import SpecError, StoreError, message_of
+from tokenloom.errors import SpecError, StoreError
 from tokenloom.storage.formats.arrays import token_dtype
-from tokenloom.storage.formats.classes import learned_classes, parse_policy
 from tokenloom.storage.formats.manifest import Manifest, given_options
 from tokenloom.storage.formats.records import JsonObject, decode_record, fields_of, parse_json, sign
 from tokenloom.storage.stores import Store, open_store
@@ -44,21 +43,6 @@ FORMATS: dict[str, ExportFormat] = {each.name: each for each in _ALL}
 SUMMARY, BEGUN = "tokenloom-export.json", "tokenloom-export.begun.json"
 _SUMMARY_FORMAT = 1
 _WORK = TMP.partition("/")[0]  # where a store keeps files that are being written
-
-
-class ExportResult(TypedDict):
-    """The JSON object of `tokenloom export --json`; `existed` says that the export was complete before."""
-
-    reference: str
-    version: str
-    format: str
-    destination: str
-    files: int
-    bytes: int
-    documents: int
-    tokens: int
-    losses: list[str]
-    existed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,49 +94,22 @@ def open_export(reference: str, name: str, place: str, options: ExportOptions) -
         check_split(reference, manifest, split)
     chosen = list(dict.fromkeys(options.splits)) or list(manifest.splits)
     facts = _facts(store, manifest, chosen, options)
-    _check_options(facts, name)
-    export_format = FORMATS[name]
-    export_format.refuse(facts)
-    empty = [f"{split} is empty: it gets no file" for split in chosen if split not in facts.splits]
-    units = export_format.plan(facts)
+    form = FORMATS[name]
+    form.refuse(facts)
+    units = form.plan(facts)
     _check_names(units)
-    destination = open_store(place.replace("{version}", manifest.version).rstrip("/") or place)
-    return Export(
-        reference=f"{store.root}@{manifest.version}",
-        facts=facts,
-        format=export_format,
-        units=units,
-        losses=export_format.losses(facts) + empty,
-        identity=_identity(manifest, name, facts),
-        destination=destination,
-        store=_written_to(destination, store),
-    )
-
-
-def _written_to(destination: Store, dataset: Store) -> Store:
-    """Return where the files of an export are written.
-
-    Raises StoreError if the destination is in the folder of the dataset, or a local folder that can't be replaced.
-    """
-    root, folder = destination.local(""), dataset.local("")
-    place = str(root.resolve() if root else destination.root)
-    if f"{place}/".startswith(f"{folder.resolve() if folder else dataset.root}/"):
-        raise StoreError(f"{place}: in the folder of the dataset, where gc deletes files; give another destination")
-    if root is None:
-        return destination
-    if root.is_symlink() or os.path.ismount(root):  # the rename at the end can't replace them
-        raise StoreError(f"{root}: a link or a mounted file system; give a new folder inside it")
-    return open_store(f"{root}.tmp")
-
-
-def _identity(manifest: Manifest, name: str, facts: VersionFacts) -> JsonObject:
-    return {
+    empty = [f"{split} is empty: it gets no file" for split in chosen if split not in facts.splits]
+    identity: JsonObject = {
         "export_format": _SUMMARY_FORMAT,
         "dataset": manifest.dataset,
         "version": manifest.version,
         "format": name,
-        "options": given_options(fields_of(facts.options) | {"splits": list(facts.splits)}),
+        "options": given_options(fields_of(options) | {"splits": list(facts.splits)}),
     }
+    destination = open_store(place.replace("{version}", manifest.version).rstrip("/") or place)
+    writes_to = _written_to(destination, store)
+    reference = f"{store.root}@{manifest.version}"
+    return Export(reference, facts, form, units, form.losses(facts) + empty, identity, destination, writes_to)
 
 
 def _facts(store: Store, manifest: Manifest, splits: list[str], options: ExportOptions) -> VersionFacts:
@@ -160,32 +117,18 @@ def _facts(store: Store, manifest: Manifest, splits: list[str], options: ExportO
     documents = {split: each for split, each in documents.items() if each.num_documents}
     if not documents:
         raise SpecError(f"{store.root}@{manifest.version}: there are no documents in {', '.join(splits)}")
-    entries = [entry for each in documents.values() for entry in each.shards]
-    vocab_size = manifest.tokenizer.vocab_size
-    return VersionFacts(
-        dataset=manifest.dataset,
-        tokenizer=manifest.tokenizer,
-        token_bytes=token_dtype(vocab_size).itemsize,
-        has_masks=any(entry.has_mask for entry in entries),
-        splits=documents,
-        options=options,
-    )
+    token_bytes = token_dtype(manifest.tokenizer.vocab_size).itemsize
+    has_masks = any(entry.has_mask for each in documents.values() for entry in each.shards)
+    return VersionFacts(manifest.dataset, manifest.tokenizer, token_bytes, has_masks, documents, options)
 
 
-def _check_options(facts: VersionFacts, name: str) -> None:
-    """Raise SpecError if an option has no meaning for this version and format."""
-    options = facts.options
-    if options.seq_len is not None and not FORMATS[name].takes_samples:
-        names = [other.name for other in FORMATS.values() if other.takes_samples]
-        raise SpecError(f"--unit sample: {name} is a stream of tokens, which its trainer cuts; use {', '.join(names)}")
-    if options.learn is None:
-        return
-    if not facts.has_masks:
-        raise SpecError("--learn: the version has no conversations, so every token is learned; leave it out")
-    try:
-        learned_classes(parse_policy(options.learn))
-    except ValueError as error:
-        raise SpecError(f"--{message_of(error)}") from error
+def _written_to(destination: Store, dataset: Store) -> Store:
+    """Return where the files of an export are written; raises StoreError for a place in the folder of the dataset."""
+    root, folder = destination.local(""), dataset.local("")
+    place = str(root.resolve() if root else destination.root)
+    if f"{place}/".startswith(f"{folder.resolve() if folder else dataset.root}/"):
+        raise StoreError(f"{place}: in the folder of the dataset, where gc deletes files; give another destination")
+    return destination if root is None else open_store(f"{root}.tmp")
 
 
 def _check_names(units: list[ExportUnit]) -> None:
@@ -195,34 +138,15 @@ def _check_names(units: list[ExportUnit]) -> None:
             raise SpecError(f"{name}: the names of splits clash; export them one by one with --split")
 
 
-def find_complete(export: Export) -> dict[str, FileRecord] | None:
-    """Return the files of the same export if it is complete at its destination; raise an error if another is.
+def begin(export: Export) -> dict[str, FileRecord] | None:
+    """Begin an export, or go on with it; return its files if it is complete: only their lengths are compared.
 
-    Only the lengths of its files are compared.
+    Raises SpecError or StoreError if something else is at the destination.
     """
-    final = export.destination
-    try:
-        data = final.read(SUMMARY)
-    except FileNotFoundError:
-        return None
-    place = final.place(SUMMARY)
-    found = decode_record(_Summary, parse_json(data, place, is_signed=True), place)
-    if found.export != export.identity:
-        raise SpecError(f"{final.root}: another export is there, see {SUMMARY}; give another destination")
-    for name, record in found.files.items():
-        if final.num_bytes(name) != record.bytes:
-            raise StoreError(
-                f"{final.place(name)}: it is missing or was changed after the export; delete {final.root} and export "
-                "again"
-            )
-    final.remove(BEGUN)  # a run may have been killed after it wrote its summary
-    return found.files
-
-
-def begin(export: Export) -> None:
-    """Write BEGUN, or check that an unfinished export is this one, and delete its unfinished files."""
-    store, note = export.store, sign(export.identity)
-    for place in (export.destination, store):
+    final, store, note = export.destination, export.store, sign(export.identity)
+    if final.num_bytes(SUMMARY) is not None:
+        return _complete(export)
+    for place in (final, store):
         folder = place.local("")
         found = {*place.names("")} - {_WORK}  # a run that could not begin may leave it
         if (found or (folder and folder.is_file())) and BEGUN not in found:
@@ -235,6 +159,20 @@ def begin(export: Export) -> None:
         store.remove_files(list(store.files_below(TMP)))
     else:
         store.remove_stale_temporaries()
+    return None
+
+
+def _complete(export: Export) -> dict[str, FileRecord]:
+    final, place = export.destination, export.destination.place(SUMMARY)
+    found = decode_record(_Summary, parse_json(final.read(SUMMARY), place, is_signed=True), place)
+    if found.export != export.identity:
+        raise SpecError(f"{final.root}: another export is there, see {SUMMARY}; give another destination")
+    for name, record in found.files.items():
+        if final.num_bytes(name) != record.bytes:
+            problem = "it is missing or was changed after the export"
+            raise StoreError(f"{final.place(name)}: {problem}; delete {final.root} and export again")
+    final.remove(BEGUN)  # a run may have been killed after it wrote its summary
+    return found.files
 
 
 def write_unit(
@@ -271,8 +209,8 @@ def finish(export: Export, records: dict[str, FileRecord]) -> dict[str, FileReco
     return records
 
 
-def result_of(export: Export, records: dict[str, FileRecord], *, existed: bool) -> ExportResult:
-    """Return the result of an export that was written or found."""
+def result_of(export: Export, records: dict[str, FileRecord], *, existed: bool) -> dict[str, Any]:
+    """Return the JSON object of `tokenloom export --json`; `existed` says that the export was complete before."""
     documents = export.facts.splits.values()
     return {
         "reference": export.reference,

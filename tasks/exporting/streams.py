@@ -12,18 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from tokenloom.errors import SpecError
 from tokenloom.storage.formats.arrays import TOKEN_DTYPES, AnyArray
 from tokenloom.tasks.exporting.base import ExportFormat, ExportUnit, Files, Records, Units, VersionFacts, learned_bytes
 from tokenloom.tasks.exporting.documents import Documents
 from tokenloom.tasks.sources import token_formats as formats
 
 _NUM_AT_ONCE = 2**19
-_MAX_MEGATRON_LENGTH = 2**31 - 1
 _MEGATRON_CODES = {1: 1, 2: 8, 4: 4}  # bytes of an id -> uint8, uint16, int32: there is no uint32
 _GPT2_IDS = 50_257
 _LLMC_PART_TOKENS = 100_000_000  # modded-nanogpt's files have as many
-_LLMC_MAX_BYTES = 2**31 - 1  # llm.c seeks with an int
 
 
 class Megatron(ExportFormat):
@@ -41,21 +38,17 @@ class Megatron(ExportFormat):
         for piece in unit.documents.pieces():
             data.write(piece.ids)
         count = unit.documents.num_documents
-        code = _MEGATRON_CODES[facts.token_bytes]
-        index.write(
-            formats.Megatron.HEAD.pack(formats.Megatron.MAGIC, formats.Megatron.VERSION, code, count, count + 1)
-        )
+        form = formats.Megatron
+        index.write(form.HEAD.pack(form.MAGIC, form.VERSION, _MEGATRON_CODES[facts.token_bytes], count, count + 1))
         for lengths in unit.documents.lengths():
-            if lengths.max() > _MAX_MEGATRON_LENGTH:
-                raise SpecError(f"megatron holds documents of up to {_MAX_MEGATRON_LENGTH:,} tokens; use olmo")
-            index.write(lengths.astype(formats.Megatron.LENGTH))
+            index.write(lengths.astype(form.LENGTH))
         at = 0
         for lengths in unit.documents.lengths():
-            ends = at + np.cumsum(lengths, dtype=formats.Megatron.OFFSET) * facts.token_bytes
-            index.write(ends - lengths.astype(formats.Megatron.OFFSET) * facts.token_bytes)
+            ends = at + np.cumsum(lengths, dtype=form.OFFSET) * facts.token_bytes
+            index.write(ends - lengths.astype(form.OFFSET) * facts.token_bytes)
             at = int(ends[-1])
         for start in range(0, count + 1, _NUM_AT_ONCE):
-            index.write(np.arange(start, min(start + _NUM_AT_ONCE, count + 1), dtype=formats.Megatron.OFFSET))
+            index.write(np.arange(start, min(start + _NUM_AT_ONCE, count + 1), dtype=form.OFFSET))
 
 
 class Olmo(ExportFormat):
@@ -70,13 +63,10 @@ class Olmo(ExportFormat):
     mask_names = ("{split}/labels_mask_part_{index:04}.npy",)
     part_bytes = 2**30  # OLMo-core drops the tail of each file, so files are few
     keeps_masks = True
-
-    def losses(self, facts: VersionFacts) -> list[str]:
-        """Return the needs of a reader that keeps document boundaries."""
-        return [
-            f"on a local path OLMo-core finds documents by the end-of-text id {facts.tokenizer.eot_id:,}, not by the "
-            ".csv.gz, unless use_array_if_local=False; a fixed sequence length drops the tail of each file"
-        ]
+    needs = (
+        "on a local path OLMo-core finds documents by the end-of-text id {eot_id}, not by the .csv.gz, unless "
+        "use_array_if_local=False; a fixed sequence length drops the tail of each file"
+    )
 
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Files) -> None:
         """Write ids, lines and masks in one pass."""
@@ -103,22 +93,14 @@ class Llmc(ExportFormat):
     """
 
     name, file_names = "llmc", ("{dataset}_{short}_{index:06}.bin",)
-
-    def losses(self, facts: VersionFacts) -> list[str]:
-        """Return the requirements of llm.c, and lost masks."""
-        required = (
-            f"llm.c marks documents by a leading end-of-text id, {facts.tokenizer.eot_id:,}; each file must have more "
-            "tokens than ranks x batch x sequence length"
-        )
-        return [required, *super().losses(facts)]
+    needs = (
+        "llm.c marks documents by a leading end-of-text id, {eot_id}; each file must have more tokens than ranks x "
+        "batch x sequence length"
+    )
 
     def parts(self, documents: Documents, facts: VersionFacts) -> list[Documents]:
         """Return files of about 100 million tokens."""
-        parts = documents.cut(max(1, -(-documents.num_tokens // _LLMC_PART_TOKENS)))
-        width = max(2, facts.token_bytes)
-        if any(4 * formats.Llmc.HEADER_INTS + part.num_tokens * width > _LLMC_MAX_BYTES for part in parts):
-            raise SpecError("llmc: a document makes a file of 2 GiB or more; use megatron")
-        return parts
+        return documents.cut(max(1, -(-documents.num_tokens // _LLMC_PART_TOKENS)))
 
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Files) -> None:
         """Write the header and the ids."""
@@ -149,11 +131,7 @@ class NanoGpt(ExportFormat):
 
     name, file_names = "nanogpt", ("{short}.bin",)
     num_ids, instead = 2**16, "llmc, olmo or megatron"
-
-    def losses(self, facts: VersionFacts) -> list[str]:
-        """Return the losses: document boundaries, and masks."""
-        eot = f"nanogpt has no document boundaries but the end-of-text id {facts.tokenizer.eot_id:,}"
-        return [eot, *super().losses(facts)]
+    needs = "nanogpt has no document boundaries but the end-of-text id {eot_id}"
 
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Files) -> None:
         """Write the ids."""

