@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import NamedTuple
 
 from tokenloom.errors import SpecError, StoreError
 from tokenloom.storage.formats.manifest import CATALOGUE, NAME_PATTERN, VERSION_PATTERN, Manifest
 from tokenloom.storage.stores import Store, open_store
-from tokenloom.storage.versions.published import is_published, load_manifest, published_versions
-from tokenloom.wording import closest, counted, first_of, redacted
+from tokenloom.storage.versions.published import is_published, load_manifest
+from tokenloom.wording import counted, first_of, redacted
 
 _HEX_DIGITS = re.compile(r"[0-9a-f]{1,64}\Z")
 _BEGINNING = re.compile(r"[0-9a-f]{4,15}\Z")  # of a version
@@ -36,12 +35,6 @@ def parse_reference(text: str) -> Reference:
     """
     store, slash, rest = text.rstrip("/").rpartition("/")
     dataset, at, name = rest.partition("@")
-    is_spec = dataset.lower().endswith((".yaml", ".yml")) and "://" not in text
-    if is_spec and not os.path.isdir(f"{store}{slash}{dataset}"):
-        raise SpecError(
-            f"{text!r} is a spec, not a dataset: build it with `tokenloom build`, then write STORE/DATASET, which are "
-            "its keys `store` and `dataset`"
-        )
     name = name if at else "latest"
     store = store or "/" if slash else "."
     is_named = NAME_PATTERN.match(dataset) and (NAME_PATTERN.match(name) or _HEX_DIGITS.match(name))
@@ -116,40 +109,16 @@ def begun_version(store: Store, reference: Reference) -> str:
 def why_missing(store: Store, reference: Reference) -> str:
     """Return a message: `reference` names no version, and what lists those that can be named instead."""
     if not store.exists(""):
-        return f"{reference}: no dataset {reference.dataset!r} in {reference.store}{nearest_names(store)}"
+        listing = f"`tokenloom ls {reference.store}` lists those that are there"
+        return f"{reference}: no dataset {reference.dataset!r} in {reference.store}; {listing}"
     from tokenloom.storage.versions.tags import entry_numbers  # only the message reads other tags
 
     tags = [tag for tag in store.names("tags") if entry_numbers(store, tag)]
-    if not tags and (datasets := datasets_in(store)):
-        names = first_of(datasets)
-        return f"{reference}: {store.root} is a store, not a dataset; write {store.root}/NAME; it has: {names}"
-    if not tags and not published_versions(store):
-        return (
-            f"{reference}: {reference.dataset} has no version yet; a build publishes the first once it ends and its "
-            "checks pass: run `tokenloom build SPEC`, which says what is missing"
-        )
     kind = "version" if VERSION_PATTERN.match(reference.name) else "tag"
     return (
         f"{reference}: no {kind} {reference.name!r}; tags: {', '.join(tags) or 'none'}; `tokenloom ls {store.root}` "
         "lists the versions, of 16 hexadecimal digits each; a beginning of 4 or more that no other has is enough"
     )
-
-
-def nearest_names(missing: Store) -> str:
-    """Return the end of a message about a missing folder: the closest name beside it, or all; "" if none is known.
-
-    The names are those in the nearest folder above it that has any.
-    """
-    above, _, name = str(missing.root).rpartition("/")
-    try:
-        while above and not above.endswith(":/"):
-            if names := [each for each in open_store(above).names("") if each != CATALOGUE]:
-                close = closest(name, names)
-                return f"; did you mean {above}/{close}?" if close else f"; {above} has: {first_of(names)}"
-            above, _, name = above.rpartition("/")
-    except StoreError:  # this user may not list it
-        pass
-    return ""
 
 
 def datasets_in(store: Store) -> list[str]:

@@ -16,7 +16,7 @@ from tests.builders.datasets import build, jsonl_spec
 from tests.reader.oracle import PACKINGS, Oracle, make_store
 from tests.without_torch import needs_torch
 from tokenloom import EvaluationPass, TokenDataset, TokenLoader
-from tokenloom.errors import SpecError, StoreError, TokenizerError
+from tokenloom.errors import StoreError, TokenizerError
 from tokenloom.storage import open_shard
 
 _ROOT = Path(__file__).parent.parent.parent
@@ -61,22 +61,6 @@ def test_indices_outside_of_a_dataset_and_other_values_are_refused(built: _Built
     for other in ([0, 1], 1.0, "0", None):
         with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
             data[other]  # type: ignore[call-overload]
-
-
-@pytest.mark.parametrize("name", ["news.yaml", "News.yml", "news.yaml@latest"])
-def test_a_spec_in_place_of_a_dataset_is_named(tmp_path: Path, name: str) -> None:
-    for there in (False, True):
-        if there:
-            Path(tmp_path, name.partition("@")[0]).write_text("dataset: news\n")
-        with pytest.raises(SpecError, match=f"{name}' is a spec, not a dataset: build it .* write STORE/DATASET"):
-            TokenDataset(tmp_path / name)
-
-
-def test_a_dataset_may_be_named_like_a_spec(tmp_path: Path) -> None:
-    reference = make_store(tmp_path, (90,))
-    Path(reference).rename(tmp_path / "data.yaml")
-    version = next((tmp_path / "data.yaml" / "versions").iterdir()).name
-    assert len(TokenDataset(f"{tmp_path}/data.yaml@{version}", seq_len=8)) > 0
 
 
 def test_a_split_without_documents_says_so_wherever_it_is_read(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from tokenloom.storage.versions.references import (
     dataset_store,
     datasets_in,
     names_version,
-    nearest_names,
     parse_reference,
     resolve,
 )
@@ -46,7 +45,7 @@ def ls(store: StoreOrDataset, *, out: Output) -> Result:
     folder = open_store(store)
     names = set(folder.names(""))
     if not names and not folder.exists(""):
-        raise StoreError(f"{store}: no such store or dataset; a build creates it{nearest_names(folder)}")
+        raise StoreError(f"{store}: no such store or dataset; a build creates it")
     if names & {"versions", "tags"}:
         return _list_versions(folder, out)
     return _list_datasets(folder, sorted(filter(NAME_PATTERN.match, names)), out)

@@ -17,7 +17,6 @@ from tokenloom.storage.versions.references import (
     Reference,
     dataset_store,
     names_version,
-    nearest_names,
     parse_dataset,
     parse_reference,
     resolve,
@@ -187,7 +186,7 @@ def _datasets(store: str, folder: Store) -> list[Store]:
     found = [dataset_store(store, name) for name in sorted(filter(NAME_PATTERN.match, folder.names("")))]
     found = [each for each in found if is_dataset(each)]
     if not found:
-        raise StoreError(f"{store}: no such store or dataset; a build creates it{nearest_names(folder)}")
+        raise StoreError(f"{store}: no such store or dataset; a build creates it")
     return found
 
 
