@@ -70,8 +70,8 @@ class TokenLoader:
         drop_last: whether to drop the last step of the last epoch if it is short; else it is padded (labels -100) on
             all ranks.
         num_epochs: at least 1; None for an endless stream.
-        prefetch: how many batches a thread makes ahead. The thread rests while the consumer never releases Python's
-            lock. 0: no thread; up to eight batches are made together when one is requested. None: 32, fewer if a batch
+        prefetch: how many batches a thread makes ahead. The thread rests while the next batch is requested at once.
+            0: no thread; up to eight batches are made together when one is requested. None: 32, fewer if a batch
             is larger than 4 MiB.
         io_threads: how many threads read files ahead of need; 0 for none. At least one opens shards ahead, and plans
             their samples.
