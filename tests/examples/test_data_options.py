@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import runpy
@@ -104,21 +103,3 @@ def test_splits_that_are_missing_or_empty_are_named_and_not_evaluated(datasets: 
         train, (empty,) = DEFAULTS.open(f"{spec.store}/data", "test")
     assert (none, empty, len(train)) == (None, None, 4)
     assert np.isnan(evaluate(make_model(257, 0), empty, DEFAULTS))
-
-
-def test_an_evaluation_takes_only_the_batches_that_it_may(datasets: dict[str, str]) -> None:
-    options, seen = DataOptions(evaluation_batches=3), list[int]()
-    train, _ = options.open(datasets["stdlib"])
-    model = make_model(257, 0)
-    model.register_forward_hook(lambda module, inputs, loss: seen.append(inputs[0].numel()))
-    assert 5 < evaluate(model, train, options) < 6
-    assert seen == [8 * 512] * 3
-
-
-@pytest.mark.parametrize("option", [["--batch-size", "0"], ["--evaluation-batches", "0"], ["--packing", "nonsense"]])
-def test_a_wrong_option_is_an_error_of_usage(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    parser = argparse.ArgumentParser()
-    DataOptions.add_to(parser)
-    with pytest.raises(SystemExit, match="2"):
-        parser.parse_args(["store/news", *option])
-    assert option[0] in capsys.readouterr().err

@@ -103,20 +103,6 @@ def test_a_lesson_becomes_a_page_with_its_code_output_and_charts(tmp_path: Path)
     assert (tmp_path / "lesson-tiny" / "tiny-1.svg").read_text() == svg
 
 
-def test_a_lesson_says_at_its_start_which_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lesson_tools, "find_spec", lambda package: None if package == "matplotlib" else package)
-    with pytest.raises(SystemExit, match="need torch and matplotlib: pip install matplotlib"):
-        lesson_tools.begin("articles")
-
-
-def test_an_error_in_a_cell_names_its_line(tmp_path: Path) -> None:
-    path = tmp_path / "wrong.py"
-    path.write_text('"""A lesson."""\n\n# %%\nprint()\n\n# %%\nundefined\n')
-    with pytest.raises(NameError) as raised:
-        lessons.run_lesson(path, tmp_path)
-    assert (raised.traceback[-1].path, raised.traceback[-1].lineno + 1) == (path, 7)
-
-
 @pytest.mark.parametrize("name", lessons.names())
 def test_a_lesson_runs_reduced(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lesson_tools, "run_watched", _run_in_this_process)

@@ -8,7 +8,6 @@ from types import ModuleType
 
 import pytest
 
-from tokenloom import TokenDataset, TokenLoader
 from tokenloom.examples.data_options import DataOptions
 
 SHORT = DataOptions(seq_len=128, evaluation_batches=2)
@@ -33,10 +32,3 @@ def test_a_restored_run_continues_with_the_next_batch(example: ModuleType, corpu
     assert (len(first), len(then)) == (5, 7)
     assert first + then == pytest.approx(whole, abs=1e-6)
     assert whole[-1] < whole[0] - 0.5
-
-
-def test_prepare_returns_the_loader_unchanged(example: ModuleType, corpus: str) -> None:
-    from accelerate import Accelerator
-
-    loader = TokenLoader(TokenDataset(corpus, seq_len=128), 8)
-    assert Accelerator().prepare(loader) is loader

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from tokenloom import TokenLoader
 from tokenloom.examples.data_options import DataOptions
 
 SHORT = DataOptions(seq_len=128)
@@ -63,9 +62,3 @@ def test_without_a_limit_lightning_counts_a_prefetched_batch_in_its_checkpoint(
     (state,) = checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]
     assert len(first) == 5
     assert state["samples"] == 6 * SHORT.batch_size  # the pitfall that the example describes
-
-
-def test_lightning_uses_the_loader_unchanged(fit: Any) -> None:
-    _, trainer = fit(steps=1, every=1)
-    assert isinstance(trainer.train_dataloader, TokenLoader)
-    trainer.train_dataloader.close()

@@ -13,7 +13,6 @@ import pytest
 from tests.builders.datasets import build, small_spec
 from tests.builders.synthetic_store import random_documents, write_store
 from tokenloom.cli.main import main
-from tokenloom.storage.formats.manifest import BUILD
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tag_moves, tags
 from tokenloom.storage.versions.published import version_path
@@ -78,23 +77,6 @@ def test_a_catalogue_that_cannot_be_written_fails_nothing(tmp_path: Path) -> Non
     assert problem is not None
     assert "the catalogue was not written: " in problem
     assert f"`tokenloom report {tmp_path}/store`" in problem
-
-
-def test_texts_of_the_store_do_nothing_in_the_catalogue(tmp_path: Path) -> None:
-    result = build(small_spec(tmp_path))
-    store, path = LocalStore(tmp_path / "store/data"), version_path(result.version, BUILD)
-    gates = [{"name": "<img src=x>", "expected": "1", "found": "1", "passed": True}]
-    hostile = {"by": "<script>x</script>", "at": "\x1b[31m<b>", "gates": gates}
-    store.replace(path, json.dumps(json.loads(store.read(path)) | hostile).encode())
-    write_catalogue(str(tmp_path / "store"))
-    (row,) = _rows(tmp_path / "store")
-    assert row[1] == "\\x1b[31m<b>"
-    assert row[6:] == ["<script>x</script>", "1 passed"]
-    used = {str(node.tag).rpartition("}")[2] for node in _tree(tmp_path / "store").iter()}
-    assert not {"script", "img", "b", "a"} & used
-    store.replace(version_path(result.version, "manifest.json"), b"{}")
-    write_catalogue(str(tmp_path / "store"))
-    assert _rows(tmp_path / "store")[0][7] == "damaged: see tokenloom verify"
 
 
 def test_a_version_with_the_manifest_of_another_one_is_listed_as_damaged(tmp_path: Path) -> None:

@@ -165,28 +165,6 @@ def test_failed_checks_end_with_code_3_and_leave_nothing_visible(project: Path) 
     assert "max_token_drift: not compared: latest names no version\n" in shown
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (("build", "spec.yaml", "--direct", "--set", "sources.0.path=nothing/*.jsonl"), 1, "no file matches"),
-        (("build", "spec.yaml", "--direct", "--workers", "-1"), 2, "is not in [0, 512]"),
-        (("peek", "store/news@prod"), 1, "no dataset 'news'"),
-        (("demo", "--dir", "spec.yaml"), 1, "spec.yaml: File exists"),
-        (("build", "spec.yaml", "--worker", "2"), 2, "error: unrecognized arguments: --worker 2\n"),
-    ],
-    ids=lambda value: "-".join(value) if isinstance(value, tuple) else None,
-)
-def test_an_error_is_one_message_and_an_exit_code(
-    project: Path, arguments: tuple[str, ...], code: int, message: str
-) -> None:
-    done = _run(project, *arguments)
-    assert done.returncode == code
-    assert done.stdout == ""
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not _visible(project)
-
-
 def test_version_and_help(tmp_path: Path) -> None:
     assert _run(tmp_path, "--version").stdout == f"tokenloom {__version__}\n"
     shown = _run(tmp_path, "--help").stdout
@@ -399,24 +377,6 @@ def test_a_name_that_an_ascii_locale_cant_read_is_refused_with_a_next_step(tmp_p
     done = _spawn(tmp_path, "build", "spec.yaml", "--direct", "--workers", "0", **ascii_locale)
     assert done.returncode == 1
     assert done.stderr.endswith("; names of files are ascii in this locale: set PYTHONUTF8=1\n")
-
-
-def _unshared(*arguments: str) -> list[str]:
-    """Return the start of a command that runs in namespaces of its own; skip the test if there are none."""
-    command = ["unshare", *arguments]
-    if not shutil.which("unshare") or subprocess.run([*command, "true"], check=False, capture_output=True).returncode:
-        pytest.skip("this system has no user namespaces")
-    return command
-
-
-def test_a_user_without_a_home_folder_and_a_name_can_build_and_read(project: Path) -> None:
-    unlisted = _unshared("--user", "--map-user=12345", "env", "--unset=HOME", "--unset=PREFECT_HOME")
-    unlisted += ["--unset=TOKENLOOM_CACHE", f"TMPDIR={project}"]
-    reading = "from tokenloom import TokenDataset; print(len(TokenDataset('store/news', split='train', seq_len=8)))"
-    for command in ([*_COMMAND, "build", "spec.yaml"], [sys.executable, "-c", reading]):
-        done = _execute(project, [*unlisted, *command])
-        assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 0
 
 
 # ---- completion

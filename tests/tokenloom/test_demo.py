@@ -11,8 +11,6 @@ import torch
 from tokenloom.cli.commands.start import demo
 from tokenloom.cli.output import Output
 from tokenloom.examples.train_small import loss_of, make_model
-from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.progress import Meter
 
 
 @pytest.fixture
@@ -45,23 +43,6 @@ def test_the_demo_reports_how_many_files_it_leaves_out_and_why(
     assert lines[0].endswith("; 1 file left out: not UTF-8")
     assert "10 of 70 rows left out: 9 filtered, 1 duplicate" in lines
     assert result["rows"]["kept"] == 60
-
-
-@pytest.mark.usefixtures("library")
-def test_the_demo_shows_the_progress_of_writing_building_and_training(tmp_path: Path) -> None:
-    meter, steps, at_the_end = Meter(), [], {}
-
-    def listen(event: progress.Event) -> None:
-        if isinstance(event, progress.StepStarted):
-            steps.append(event.step)
-        meter.take(event)
-        if step := meter.step:
-            at_the_end[step.name] = step.share
-
-    with progress.listening(listen):
-        _run(tmp_path / "demo")
-    assert steps == ["write", "plan", "cut", "tokenize", "assign", "shuffle", "check", "validate", "publish", "train"]
-    assert (at_the_end["write"], at_the_end["train"]) == (1.0, 1.0)
 
 
 def test_the_model_computes_equal_tokens_once_and_its_loss_and_gradients_are_those_of_its_layers() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import socket
 import time
 import warnings
 from pathlib import Path
@@ -67,6 +66,8 @@ def _refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 1)
         (["plan", "none.yaml"], 2, "SpecError", "none.yaml: no such file"),
         (["ls", "nowhere"], 1, "StoreError", "nowhere: no such store"),
         (["build", "x.yaml", "--workers", "many"], 2, "UsageError", "argument --workers: 'many' is not an integer"),
+        (["build", "x.yaml", "--workers", "-1"], 2, "UsageError", "is not in [0, 512]"),
+        (["build", "x.yaml", "--worker", "2"], 2, "UsageError", "unrecognized arguments: --worker 2"),
         (["build"], 2, "UsageError", "the following arguments are required: SPEC"),
     ],
 )
@@ -245,14 +246,3 @@ def test_a_warning_is_one_line(
         warnings.simplefilter("always")
         assert main(["ls", str(tmp_path)]) == 0
     assert capsys.readouterr().err == "tokenloom: warning: no samples\n"
-
-
-def test_a_server_that_does_not_answer_is_not_a_missing_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))  # nothing listens there
-        host = f"127.0.0.1:{unused.getsockname()[1]}"
-        message = _refused(capsys, "plan", _spec(tmp_path, "parquet", f"http://{host}/a.parquet"))
-    assert f"http://{host}/a.parquet: can't be read: Cannot connect to host {host} " in message
-    assert "Connection refused" in message

@@ -88,23 +88,6 @@ def test_nothing_else_of_the_machine_is_shown(served: tuple[str, Path], tmp_path
     assert [page.status_code for page in _get(f"{url}/index.html", method="POST")] == [404]
 
 
-def test_a_note_that_was_cut_shows_nothing_and_is_made_again(
-    served: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url, root = served
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "index.html").write_text("of the working folder")
-    note = tmp_path / "notes" / url.rpartition("/")[2]
-    whole = note.read_bytes()
-    for num_bytes in range(len(whole)):
-        note.write_bytes(whole[:num_bytes])
-        assert [page.status_code for page in _get(f"{url}/index.html")] == [404]
-    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:4200/api"}):
-        page_url(LocalStore(root / "news"), "index.html")
-    assert [page.text for page in _get(f"{url}/index.html")] == ["catalogue"]
-    assert note.read_bytes() == whole and list(note.parent.iterdir()) == [note]
-
-
 def test_only_a_store_that_a_server_shows_has_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = LocalStore(tmp_path / "store" / "news")
     monkeypatch.delenv(STORES, raising=False)

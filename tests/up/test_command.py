@@ -85,13 +85,6 @@ def test_deploy_keeps_what_a_user_set_and_a_second_up_is_refused(up: Up) -> None
     assert "another `tokenloom up` uses this folder" in second.stderr
 
 
-def test_a_folder_that_cant_be_made_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    done = command(tmp_path, "up", "--folder", "file/up")
-    assert done.returncode == 1
-    assert f"{tmp_path}/file/up: Not a directory" in done.stderr
-
-
 def test_ctrl_c_while_the_server_starts_is_an_interruption(migrated: Path, tmp_path: Path) -> None:
     mark = f"mark-{uuid.uuid4()}"
     use_migrated(migrated, tmp_path / "up")
