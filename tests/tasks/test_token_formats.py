@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -192,31 +192,6 @@ def test_lines_of_olmo_may_have_more_fields_and_may_be_missing(tmp_path: Path) -
     assert documents_in(read_all("olmo", path)) == [(0, [5, 6]), (3, [7])]
 
 
-def test_masks_lie_beside_token_files_and_are_no_inputs(tmp_path: Path) -> None:
-    _olmo(tmp_path, mask=b"\1\0\1\1\1")
-    assert masks_in(read_all("olmo", tmp_path / "*.npy")) == [[1, 0, 1], [1, 1]]
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (
-            "0,3\n",
-            r"documents \[0, 1\) are tokens \[0, 3\), not in turn those of .*npy, which has 5: .* copy them again",
-        ),
-        ("0,3\n3,6\n", r"documents \[0, 2\) are tokens \[0, 6\), not"),
-        ("0,3\n4,5\n", "line 2: 4,5 is not a document from token 3 on; copy the file again, or delete it"),
-        ("0,3\n3,3\n3,5\n", "line 2: 3,3 is not"),
-        ("", "not lines of start,end"),
-        ("0,3\n3,x\n", "not lines of start,end"),
-    ],
-)
-def test_lines_that_do_not_fit_the_tokens_are_reported(lines: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=rf"token_ids_part_0000.csv.gz.*{message}") as raised:
-        read_all("olmo", _olmo(tmp_path, lines))
-    assert "\n" not in str(raised.value) and str(raised.value).count("csv.gz") == 1 and "gzip" not in str(raised.value)
-
-
 def test_lines_that_are_cut_off_are_reported(tmp_path: Path) -> None:
     path = _olmo(tmp_path, "".join(f"{i},{i + 1}\n" for i in range(5)))
     packed = path.with_suffix(".csv.gz")
@@ -227,62 +202,70 @@ def test_lines_that_are_cut_off_are_reported(tmp_path: Path) -> None:
             read_all("olmo", path)
 
 
-@pytest.mark.parametrize(
-    ("mask", "message"),
-    [
-        (b"\1\1\0\1", "labels_mask_part_0000.npy: 4 tokens, and .*token_ids_part_0000.npy says 5: a file was cut"),
-        (b"\1\1\0\1\1\1", "labels_mask_part_0000.npy: 6 tokens, and .*token_ids_part_0000.npy says 5: a file was cut"),
-        (
-            b"\1\1\0\1\2",
-            "token_ids_part_0000.npy, document .*: column loss_mask has 2 where the id is 0; masks are 0 or 1",
-        ),
-    ],
-)
-@pytest.mark.parametrize("has_index", [True, False])
-def test_a_mask_that_does_not_fit_is_reported(mask: bytes, message: str, has_index: bool, tmp_path: Path) -> None:
-    path = _olmo(tmp_path, mask=mask)
-    if not has_index:
-        path.with_suffix(".csv.gz").unlink()
-    with pytest.raises(InputError, match=message):
-        read_all("olmo", path)
+def _saved(folder: Path) -> Path:
+    """Write what numpy.save writes."""
+    with (folder / "a.npy").open("wb") as file:
+        np.save(file, np.zeros(5, np.uint16))
+    return folder / "a.npy"
 
 
-def _saved(ids: Any) -> bytes:
-    """Return what numpy.save writes."""
-    sink = io.BytesIO()
-    np.save(sink, ids)
-    return sink.getvalue()
+def _raw(name: str, data: bytes) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        (folder / name).write_bytes(data)
+        return folder / name
+
+    return write
+
+
+def _alone(folder: Path) -> Path:
+    _olmo(folder, mask=b"\1\0\1\1\1")
+    return folder / "labels_*.npy"
+
+
+def _without_index(folder: Path) -> Path:
+    path = _olmo(folder, mask=b"\1\1\0\1\1\1")
+    path.with_suffix(".csv.gz").unlink()
+    return path
 
 
 _LLMC_HEADER = np.array([20240520, 1, 5, 0, *[0] * 252], "<i4").tobytes()
-_RAW = np.array([5, 6, 7, _EOT], "<u2").tobytes()
+_WRONG: list[tuple[str, Callable[[Path], Path], str]] = [
+    ("olmo", partial(_olmo, lines="0,3\n"), r"csv.gz: documents \[0, 1\) are tokens \[0, 3\), .*, which has 5: a"),
+    ("olmo", partial(_olmo, lines="0,3\n3,6\n"), r"csv.gz: documents \[0, 2\) are tokens \[0, 6\), not"),
+    ("olmo", partial(_olmo, lines="0,3\n4,5\n"), "csv.gz, line 2: 4,5 is not a document from token 3 on; copy"),
+    ("olmo", partial(_olmo, lines="0,3\n3,3\n3,5\n"), "line 2: 3,3 is not"),
+    ("olmo", partial(_olmo, lines=""), "csv.gz: not lines of start,end"),
+    ("olmo", partial(_olmo, lines="0,3\n3,x\n"), "csv.gz: not lines of start,end"),
+    ("olmo", partial(_olmo, mask=b"\1\1\0\1"), "labels_mask_part_0000.npy: 4 tokens, and .*ids_part_0000.npy says 5"),
+    ("olmo", _without_index, "labels_mask_part_0000.npy: 6 tokens, and .*ids_part_0000.npy says 5: a file was cut"),
+    ("olmo", partial(_olmo, mask=b"\1\1\0\1\2"), "npy, document 1: column loss_mask has 2 where .* masks are 0 or 1"),
+    ("olmo", _alone, "labels_mask_part_0000.npy: a mask, .* token file token_ids_part_0000.npy"),
+    ("olmo", _saved, r"a.npy: it begins with a header, not with ids; write numpy's array with tofile\(\)"),
+    ("datatrove", _raw("a.ds", _LLMC_HEADER + bytes(10)), "a.ds: it begins with a header, .* set format: llmc"),
+    ("nanogpt", _raw("a.bin", b"12345"), "a.bin: 5 bytes are not a multiple of the 2 of uint16"),
+    ("nanogpt", _raw("a.txt", b"12"), "a.txt: the ids of nanogpt are in .bin files; write a path such as"),
+    ("llmc", _raw("a.bin", _LLMC_HEADER[:1000]), "a.bin: it ends at byte 1,000"),
+    ("llmc", partial(_llmc, ids=_IDS, header=[20240521, 1, 5, 0]), "it begins with 20240521, 1, which is no header"),
+    ("llmc", partial(_llmc, ids=_IDS, header=[20240520, 1, 6, 0]), "1,034 bytes, and its header says 1,036"),
+    ("llmc", partial(_llmc, ids=_IDS, header=[20240520, 1, -1, 0]), "1,034 bytes, and its header says 1,022"),
+    ("llmc", partial(_llmc, ids=_IDS, header=[278895051, 1, 5, 3]), "it begins with 278895051, 1, which is no"),
+    ("datatrove", partial(_datatrove, ends=[3, 4]), r"a.ds.index: documents \[0, 2\) are tokens \[0, 4\), .*a.ds"),
+    ("datatrove", partial(_datatrove, ends=[]), "a.ds: 5 tokens, and its index says 0"),
+    ("datatrove", partial(_datatrove, ends=[4, 3, 5]), "a.ds.index: documents .*, not in turn those of"),
+    ("datatrove", partial(_datatrove, ends=[2**63 + 1, 5]), "a.ds.index: documents .*, not in turn those of"),
+    ("datatrove", partial(_datatrove, ends=[3, 5], metadata="gpt2|2\n6\n"), "a.ds: 5 tokens, and .*a.ds.metadata says"),
+    ("datatrove", partial(_datatrove, ends=[3, 5], metadata="gpt2|3\n5\n"), "a.ds.metadata: not metadata of datatrove"),
+    ("datatrove", partial(_datatrove, ends=[5], metadata=f"gpt2|2\n{'9' * 5_000}\n"), "not metadata of datatrove"),
+]
 
 
-@pytest.mark.parametrize(
-    ("form", "name", "data", "message"),
-    [
-        *(
-            (form, name, _LLMC_HEADER + _RAW, "it begins with a header, .* set format: llmc")
-            for form, name in (("olmo", "a.npy"), ("nanogpt", "a.bin"), ("datatrove", "a.ds"))
-        ),
-        (
-            "olmo",
-            "a.npy",
-            _saved(np.zeros(5, np.uint16)),
-            r"it begins with a header, not with ids; write numpy's array with tofile\(\)",
-        ),
-        ("nanogpt", "a.bin", b"12345", "5 bytes are not a multiple of the 2 of uint16"),
-        ("llmc", "a.bin", _LLMC_HEADER[:1000], "it ends at byte 1,000"),
-        *(
-            (form, "a.txt", b"12", f"the ids of {form} are in .{suffix} files; write a path such as")
-            for form, suffix in (("olmo", "npy"), ("nanogpt", "bin"), ("llmc", "bin"), ("datatrove", "ds"))
-        ),
-    ],
-)
-def test_a_file_of_something_else_is_refused(form: str, name: str, data: bytes, message: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(data)
-    with pytest.raises(InputError, match=rf"{name}: .*{message}"):
-        read_all(form, tmp_path / name)
+@pytest.mark.parametrize(("form", "write", "message"), _WRONG)
+def test_files_that_do_not_fit_or_are_something_else_are_reported(
+    form: str, write: Callable[[Path], Path], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=message) as raised:
+        read_all(form, write(tmp_path))
+    assert "\n" not in str(raised.value)
 
 
 def test_a_vocabulary_too_large_for_nanogpt_needs_a_type(tmp_path: Path) -> None:
@@ -302,39 +285,6 @@ def test_the_metadata_of_datatrove_says_the_type_of_ids(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ends", "metadata", "message"),
-    [
-        ([3, 4], "gpt2|2\n5\n", r"a.ds.index: documents \[0, 2\) are tokens \[0, 4\), .*a.ds, which has 5"),
-        ([], "gpt2|2\n5\n", "a.ds: 5 tokens, and its index says 0"),
-        ([4, 3, 5], "gpt2|2\n5\n", "a.ds.index: documents .*, not in turn those of"),
-        ([2**63 + 1, 5], "gpt2|2\n5\n", "a.ds.index: documents .*, not in turn those of"),
-        ([3, 5], "gpt2|2\n6\n", "a.ds: 5 tokens, and .*a.ds.metadata says 6"),
-        ([3, 5], "gpt2|3\n5\n", "a.ds.metadata: not metadata of datatrove"),
-        ([3, 5], f"gpt2|2\n{'9' * 5_000}\n", "a.ds.metadata: not metadata of datatrove"),
-    ],
-)
-def test_files_of_datatrove_that_do_not_fit_are_reported(
-    ends: list[int], metadata: str, message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(InputError, match=message):
-        read_all("datatrove", _datatrove(tmp_path, ends, metadata))
-
-
-@pytest.mark.parametrize(
-    ("header", "message"),
-    [
-        ([20240521, 1, 5, 0], "it begins with 20240521, 1, which is no header of llm.c"),
-        ([20240520, 1, 6, 0], "1,034 bytes, and its header says 1,036"),
-        ([20240520, 1, -1, 0], "1,034 bytes, and its header says 1,022"),
-        ([278895051, 1, 5, 3], "it begins with 278895051, 1, which is no"),
-    ],
-)
-def test_a_wrong_header_of_llmc_is_reported(header: list[int], message: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=rf"x_train_000000.bin: {message}"):
-        read_all("llmc", _llmc(tmp_path, _IDS, header))
-
-
-@pytest.mark.parametrize(
     ("header", "dtype"), [([20240520, 1, 6, 0], "<u2"), ([20240801, 7, 6, 0], "<u4"), ([278895051, 1, 6, 4], "<u4")]
 )
 def test_an_end_of_text_id_begins_the_documents_of_llmc(header: list[int], dtype: str, tmp_path: Path) -> None:
@@ -344,36 +294,19 @@ def test_an_end_of_text_id_begins_the_documents_of_llmc(header: list[int], dtype
     assert documents_in(read_all("llmc", _llmc(tmp_path, cut, header, dtype))) == [(0, [5, 6]), (3, [7]), (5, [8])]
 
 
-def test_a_mask_alone_is_no_input(tmp_path: Path) -> None:
-    _olmo(tmp_path, mask=b"\1\0\1\1\1")
-    with pytest.raises(InputError, match=r"labels_mask_part_0000.npy: a mask, .* token file token_ids_part_0000.npy"):
-        read_all("olmo", tmp_path / "labels_*.npy")
-
-
 def test_a_person_is_told_what_a_format_does_not_say(tmp_path: Path) -> None:
     path = _olmo(tmp_path)
-    rows = _written(
-        tmp_path / "a.parquet", _table([[5]], None, attention_mask=[[1]], special_tokens_mask=[[0]], weight=[1])
-    )
+    others: dict[str, list[Any]] = {"attention_mask": [[1]], "special_tokens_mask": [[0]], "weight": [1]}
+    rows = _written(tmp_path / "a.parquet", _table([[5]], None, **others))
     for form, file, has, expected in [
         ("olmo", path, [], r"no index, so a document ends with the id 0$"),
         ("olmo", path, [INDEX], None),
-        (
-            "datatrove",
-            _datatrove(tmp_path, [3, 5]),
-            [INDEX, "metadata"],
-            "its metadata says that gpt2 made the ids",
-        ),
-        (
-            "huggingface",
-            rows,
-            [INDEX, "attention_mask"],
-            "its other columns are not read: special_tokens_mask, weight$",
-        ),
+        ("datatrove", _datatrove(tmp_path, [3, 5]), [INDEX, "metadata"], "its metadata says that gpt2 made the ids"),
+        ("huggingface", rows, [INDEX, "attention_mask"], "other columns are not read: special_tokens_mask, weight$"),
     ]:
         notes = _reader(form, has=has).notes(str(file))
         assert len(notes) == (expected is not None)
-        assert all(re.search(f"{file.name}: {expected}", note) for note in notes)
+        assert all(re.search(f"{file.name}: .*{expected}", note) for note in notes)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64", "int32", "int64"])
@@ -449,41 +382,31 @@ def test_padding_is_no_part_of_a_document(
     assert masks_in(found) == [[1] * count + [0] for _, count, _ in shape]
 
 
+_IDS_OF_ROWS = [[5], [6, 7, 8]]
+
+
 @pytest.mark.parametrize(
-    ("column", "message"),
+    ("table", "message"),
     [
         ({"attention_mask": [[1], [1, 0, 1]]}, "row 1: attention_mask is 0 within the row; zeros are padding"),
-        (
-            {"attention_mask": [[1], [1, 2, 2]]},
-            "row 1: column attention_mask has 2 where the id is 7; masks are 0 or 1",
-        ),
+        ({"attention_mask": [[1], [1, 2, 2]]}, "row 1: column attention_mask has 2 where the id is 7; masks are 0"),
         ({"loss_mask": [[1], [1, 1]]}, "row 1: 3 ids and 2 loss_mask; repair the row"),
         ({"completion_mask": [[1], [1, None, 1]]}, "row 1: column completion_mask has -1 where"),
         ({"prompt_mask": [[1], [1, 0, 0]]}, "column 'prompt_mask' seems to say which ids are learned; .* as loss_mask"),
         ({"weights": [[1.0], [0.0, 1.0, 0.5]]}, "column 'weights' seems to say which ids are learned"),
         ({"assistant_masks": [[1.0], [0.0] * 3]}, "column 'assistant_masks' is list<.*double>, not lists of integers"),
+        ({"labels": [[5], [8, 7, -100]]}, r"row 1: column labels has 8 where the id is 6; .*, not shifted: correct"),
+        ({"labels": [[5], None]}, "row 1: 3 ids and 0 labels"),
+        ({"labels": [[None], [6, 7, 8]]}, "row 0: column labels has -1 where the id is 5"),
+        ({"labels": [1, 2]}, "column 'labels' is int64, not lists of integers"),
+        ({"input_ids": [[0.5], [1.0]]}, "column 'input_ids' is list<.*double>, not lists of integers"),
+        ({"input_ids": None, "text": ["a", "b"]}, "not one column 'input_ids'; its columns are: text. Rename columns"),
     ],
 )
-def test_masks_that_do_not_fit_the_ids_are_reported(column: Any, message: str, file_of_rows: Path) -> None:
+def test_columns_that_do_not_fit_the_ids_are_reported(table: Any, message: str, file_of_rows: Path) -> None:
+    columns = {name: values for name, values in ({"input_ids": _IDS_OF_ROWS} | table).items() if values is not None}
     with pytest.raises(InputError, match=message):
-        read_all("huggingface", _written(file_of_rows, _table([[5], [6, 7, 8]], None, **column)))
-
-
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        (
-            [[5, 6], [8, _EOT, -100]],
-            r"row 1: column labels has 8 where the id is 7; .*, labels -100 or the ids .*, not shifted: correct",
-        ),
-        ([[5, 6], [7, 8]], "row 1: 3 ids and 2 labels"),
-        ([[5, 6], None], "row 1: 3 ids and 0 labels"),
-        ([[5, None], [7, 8, _EOT]], "row 0: column labels has -1 where the id is 6"),
-    ],
-)
-def test_labels_that_are_not_of_the_ids_are_reported(labels: list[Any], message: str, file_of_rows: Path) -> None:
-    with pytest.raises(InputError, match=rf"{file_of_rows.name}, {message}"):
-        read_all("huggingface", _written(file_of_rows, _table([[5, 6], [7, 8, _EOT]], labels)))
+        read_all("huggingface", _written(file_of_rows, pa.table(columns)))
 
 
 @pytest.mark.parametrize(
@@ -494,17 +417,6 @@ def test_rows_with_ids_outside_of_the_vocabulary_are_bad(row: list[Any], kind: A
     with pytest.raises(InputError, match=r"row 1: its token [01] is .*, outside of the vocabulary"):
         read_all("huggingface", path)
     assert documents_in(read_all("huggingface", path, on_error="skip")) == [(0, [5])]
-
-
-def test_columns_that_are_no_lists_of_integers_are_reported(file_of_rows: Path) -> None:
-    for table, message in [
-        (pa.table({"input_ids": [[0.5]]}), "column 'input_ids' is list<.*double>, not lists of integers"),
-        (pa.table({"input_ids": [1]}), "column 'input_ids' is int64, not lists of integers"),
-        (_table([[5]]).append_column("labels", pa.array([1])), "column 'labels' is int64, not lists of integers"),
-        (pa.table({"text": ["a"]}), "not one column 'input_ids'; its columns are: text. Rename columns"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            read_all("huggingface", _written(file_of_rows, table))
 
 
 def test_labels_that_only_some_files_have_are_reported(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from tests.builders.datasets import build
 from tests.builders.exported import Exportable, small_parts
 from tests.builders.synthetic_store import EOT
 from tests.builders.token_files import ids_in
-from tests.counts import full_only
 from tests.servers.s3_server import BUCKET, upload
 from tests.tasks.test_tokens import tokens_spec
 from tokenloom.flows.export_steps import export_directly
@@ -48,23 +47,10 @@ def version(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return Exportable(tmp_path_factory.mktemp("version"), _VOCABULARIES[request.param], long_tokens=long_tokens)
 
 
-_MASKED = ["uint16", *(pytest.param(name, marks=full_only) for name in ("uint8", "uint32"))]
-
-
-@pytest.fixture(scope="module", params=_MASKED)
-def masked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exportable:
-    """A version with masks."""
-    return Exportable(tmp_path_factory.mktemp("masked"), _VOCABULARIES[request.param], with_masks=True)
-
-
 @pytest.fixture(scope="module")
-def exported(masked: Exportable, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The folders of exports in a few files, by format."""
-    folder = tmp_path_factory.mktemp("exported")
-    names = [name for name in _IMPORTS if name != "nanogpt"]
-    for name in names:
-        export_directly(masked.reference, name, str(folder / name), ExportOptions([]), 0)
-    return {name: folder / name for name in names}
+def masked(tmp_path_factory: pytest.TempPathFactory) -> Exportable:
+    """A version with masks."""
+    return Exportable(tmp_path_factory.mktemp("masked"), 50_000, with_masks=True)
 
 
 def _exported(version: Exportable, name: str, folder: Path, patch: pytest.MonkeyPatch) -> str:

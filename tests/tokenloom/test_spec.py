@@ -21,13 +21,6 @@ def spec(**fields: Any) -> BuildSpec:
     return BuildSpec.model_validate(required | fields)
 
 
-def refusal(**fields: Any) -> str:
-    """Return the message that refuses these fields."""
-    with pytest.raises(ValidationError) as caught:
-        spec(**fields)
-    return str(caught.value)
-
-
 # Values
 
 
@@ -71,65 +64,41 @@ def test_sources_without_a_name_are_named_by_kind_and_position() -> None:
     assert spec(sources=sources).source_names() == ["parquet-0", "named", "text-2"]
 
 
-# Paths
-
-
 def test_absolute_paths_and_urls_are_kept(tmp_path: Path) -> None:
     sources = [{"kind": "text", "path": "/absolute/a.txt"}, {"kind": "jsonl", "path": "s3://bucket/a.jsonl"}]
     paths = dict(spec(sources=sources, store="/store").resolve(tmp_path).paths())
     assert [*paths.values()] == ["/store", "/absolute/a.txt", "s3://bucket/a.jsonl"]
 
 
-# Refusals
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"dataset": "a123456789abcdef"}, "16 hexadecimal digits name a version"),
-        (
-            {"sources": [SOURCE | {"kind": "xlsx"}]},
-            "'parquet', 'jsonl', 'csv', 'text', 'arrow', 'arrayrecord', 'huggingface'",
-        ),
         ({"sources": [SOURCE | {"filter": "f(label) == 1"}]}, "is not a column; write comparisons"),
         ({"sources": [{"kind": "arrayrecord", "path": "a", "id": "id"}]}, "give text, the key with their text"),
         ({"sources": [{"kind": "huggingface", "name": "json"}]}, "give data_files"),
-        ({"documents": {"min_chars": 5, "max_chars": 4}}, "max_chars (4) is less than min_chars (5)"),
-        ({"documents": {"transform": {"function": "a:b"}}}, "Field required"),
+        ({"documents": {"min_chars": 5, "max_chars": 4}}, r"max_chars \(4\) is less than min_chars \(5\)"),
         ({"sources": [SOURCE, SOURCE | {"name": "parquet-0"}]}, "two sources are named 'parquet-0'"),
         ({"tokenizer": {"kind": "tiktoken", "name": "gpt2", "pattern": "x"}}, "require ranks"),
         ({"tokenizer": {"kind": "tiktoken", "ranks": "a"}}, "needs a pattern"),
-        ({"tokenizer": {"kind": "tiktoken", "name": "tekken", "ranks": "a", "special_tokens": {"x": 1}}}, "a pattern"),
         ({"splits": {"valid": 0.5, "test": 0.5}}, "a split named train is required"),
         ({"splits": {"train": 0.5, "../test": 0.5}}, "String should match pattern"),
         ({"splits": {"train": float("nan")}}, "less than or equal to 1"),
         ({"store": "st\0ore"}, "a path can't contain a NUL character; remove it"),
+        ({"checks": {"min_documents": 0}}, r"checks\.min_documents"),
+        ({"checks": {"max_duplicate_share": float("nan")}}, r"checks\.max_duplicate_share"),
+        ({"checks": {"max_token_drift": float("inf")}}, r"checks\.max_token_drift"),
+        ({"checks": {"max_drift": 0.1}}, r"checks\.max_drift"),
     ],
 )
 def test_an_invalid_value_is_refused(fields: dict[str, Any], message: str) -> None:
-    assert message in refusal(**fields)
+    with pytest.raises(ValidationError, match=message):
+        spec(**fields)
 
 
 def test_decimal_shares_add_up_exactly() -> None:
     assert spec(splits={"train": 0.7, "a": 0.1, "b": 0.1, "c": 0.1}).split_shares()[0] == ("train", 0.7)
     assert spec(splits={"train": 1.0}).split_shares() == [("train", 1.0)]
-
-
-# Checks
-
-
-@pytest.mark.parametrize(
-    ("name", "values"),
-    {
-        "min_documents": (0, -1, 1.5, "1"),
-        "max_duplicate_share": (-0.1, 1.1, float("nan")),
-        "max_token_drift": (-0.1, float("inf"), float("nan")),
-        "max_drift": (0.1,),
-    }.items(),
-)
-def test_a_check_that_could_never_hold_or_fail_is_refused(name: str, values: tuple[Any, ...]) -> None:
-    for value in values:
-        assert f"checks.{name}" in refusal(checks={name: value})
 
 
 def test_only_the_checks_that_are_set_are_limits() -> None:
