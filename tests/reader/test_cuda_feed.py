@@ -121,16 +121,6 @@ def test_a_loader_resumes_on_a_device_and_in_host_memory(reference: str, device:
         resumed.close()
 
 
-def test_two_loaders_share_a_device(reference: str, device: str) -> None:
-    data = TokenDataset(reference, seq_len=12, packing="best_fit")
-    loaders = [TokenLoader(data, 2, seed=seed, device=device) for seed in (1, 2)]
-    steps = [[next(loader) for loader in loaders] for _ in range(80)]
-    for seed, loader, batches in zip((1, 2), loaders, zip(*steps, strict=True), strict=True):
-        loader.close()
-        host = TokenLoader(data, 2, seed=seed, prefetch=0)
-        assert_equal(batches, [next(host) for _ in range(80)])
-
-
 def test_a_loader_that_is_closed_while_copies_wait_continues_where_it_was(reference: str, device: str) -> None:
     data = TokenDataset(reference, seq_len=12)
     loader, batches = TokenLoader(data, 2, device=device), []

@@ -262,22 +262,6 @@ def test_an_evaluation_pass_returns_the_same_batches_each_time(reference: str, p
         assert [as_lists(batch) for batch in first] == expected[1:]
 
 
-def test_an_interrupt_while_a_loader_starts_leaves_it_usable(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    data = TokenDataset(reference, seq_len=16)
-    expected = next(TokenLoader(data, 4))["input_ids"].tolist()
-    loader = TokenLoader(data, 4)
-    with monkeypatch.context() as patch:
-        patch.setattr(weakref, "finalize", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            next(loader)
-        loader.close()
-    assert next(loader)["input_ids"].tolist() == expected
-    loader.close()
-
-
 @pytest.mark.parametrize("packing", ["document", "best_fit"])
 def test_a_closed_loader_continues_where_it_was(folder: Path, packing: str) -> None:
     # Closing cancelled shards that were being opened ahead.

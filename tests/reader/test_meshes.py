@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tests.reader.mesh import Mesh
 from tests.reader.oracle import make_store
-from tokenloom.reader.batch import context_shard
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.streams.ranks import place_in_mesh, ranks_text
@@ -128,44 +126,6 @@ def test_a_loader_says_who_gets_the_same_rows(reference: str) -> None:
     assert "data rank 3 of 4 (from mesh): positions" in described({"replicate": 2, "shard": 2}, 3)
     assert ranks_text([4]) == "rank 4"
     assert ranks_text(range(0, 40, 2)) == "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 12 others"
-
-
-@pytest.mark.parametrize(
-    "sizes",
-    [
-        {"dp": 2},
-        {"cp": 2, "tp": 1, "dp": 1},
-        {"dp": 2, "cp": 4},
-        {"dp_replicate": 2, "dp_shard": 2, "cp": 2, "tp": 2},
-        {"pp": 2, "batch": 2, "cp": 2, "tp": 2},
-        {"pp": 2, "replicate": 4, "shard": 2},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("layout", ["headtail", "contiguous"])
-def test_ranks_of_a_mesh_together_compute_the_global_batch_once(
-    reference: str, sizes: dict[str, int], layout: str
-) -> None:
-    data, num_ranks, num_parts = TokenDataset(reference, seq_len=16), math.prod(sizes.values()), sizes.get("cp", 1)
-    at_data_rank: dict[int, dict[int, list[Any]]] = {}  # {data rank: {context rank: parts}}
-    for rank in range(num_ranks):
-        mesh = Mesh(sizes, rank)
-        cp_rank = (mesh.get_coordinate() or [])[list(sizes).index("cp")] if "cp" in sizes else 0
-        loader = TokenLoader(data, 2, mesh=mesh, prefetch=0)
-        next(loader)
-        part = context_shard(next(loader), cp_rank, num_parts, layout)
-        at_data_rank.setdefault(loader.ranks.rank, {}).setdefault(cp_rank, []).append(part)
-    whole = TokenLoader(data, 2, rank=0, world_size=len(at_data_rank)).batch_at(1, range(2 * len(at_data_rank)))
-    for data_rank, parts in at_data_rank.items():
-        assert parts.keys() == set(range(num_parts))
-        for copies in parts.values():  # of tensor and pipeline parallel ranks
-            assert len(copies) == num_ranks // (len(at_data_rank) * num_parts)
-            assert all(copy["labels"].equal(copies[0]["labels"]) for copy in copies)
-        for name in ("input_ids", "labels"):
-            together = torch.empty(2, 16, dtype=torch.int64)
-            for part, *_ in parts.values():
-                together.scatter_(1, part["position_ids"].long(), part[name])
-            assert together.equal(whole[name][data_rank :: len(at_data_rank)])
 
 
 def test_an_iterable_takes_the_rows_of_the_mesh_too(reference: str) -> None:

@@ -93,6 +93,7 @@ def test_large_sizes_stay_in_range_and_move_no_two_positions_to_one_place(size: 
     assert moved.min() >= 0
     assert moved.max() < size
     assert len(np.unique(moved)) == len(positions)
+    assert (permute(moved, size, key, inverse=True) == positions).all()
 
 
 @_RUN
@@ -179,14 +180,8 @@ def test_a_lane_reads_only_its_own_run_of_shards_and_shares_only_border_shards(c
 
 
 def test_orders_out_of_range_are_refused() -> None:
-    counts = np.array([3, 4])
-    with pytest.raises(ValueError, match="order must be one of block, full, sequential, not 'random'"):
-        Order("random", counts, 0)
-    for seed in (-1, 2**56):
-        with pytest.raises(ValueError, match="seed must be"):
-            Order("full", counts, seed)
-    with pytest.raises(ValueError, match="lanes must be at least 1, not 0"):
-        Order("block", counts, 0, 0)
+    with pytest.raises(ValueError, match="seed must be below"):
+        Order("full", np.array([3, 4]), 2**56)
     with pytest.raises(ValueError, match=r"281474976710657 samples are too many: an order has at most 2\*\*48"):
         Order("full", np.array([2**48, 1]), 0)
     assert Order("full", np.array([2**48]), 0).samples(np.array([2**48 - 1])).tolist()[0] < 2**48

@@ -529,26 +529,3 @@ def test_looking_ahead_takes_at_most_half_of_the_cache(in_memory: Published, tmp
         next(loader)
     assert cache.stats()["evictions"] == 0
     assert len(cached(cache)) <= 5
-
-
-def test_a_node_downloads_only_its_share_and_all_ranks_together_read_the_epoch(tmp_path: Path) -> None:
-    num_nodes, node_ranks, num_shards = 4, 8, 256
-    reference = make_store(tmp_path / "store", [300 + i % 50 for i in range(num_shards)])
-    system = fsspec.filesystem("memory")
-    system.put(str(tmp_path / "store"), "/nodes", recursive=True)
-    paths = shard_paths(reference)
-    num_bytes = sum(path.stat().st_size for path in paths)
-    samples: list[str] = []
-    for node in range(num_nodes):
-        cache = ShardCache(tmp_path / f"node{node}")
-        data = TokenDataset(f"{SCHEME}://nodes/data", seq_len=_T, cache=cache)
-        for rank in range(node * node_ranks, (node + 1) * node_ranks):
-            loader = loader_of(data, rank=rank, world_size=num_nodes * node_ranks, prefetch=0, lanes=64)
-            for batch in loader:
-                rows = zip(batch["input_ids"].tolist(), batch["labels"].tolist(), strict=True)
-                samples += [str(row) for row in rows if row[1][0] != -100]
-        assert cache.stats()["bytes_downloaded"] <= 1.15 / num_nodes * num_bytes
-    local = TokenDataset(reference, seq_len=_T)
-    whole = (local[i] for i in range(len(local)))
-    assert sorted(samples) == sorted(str((x["input_ids"].tolist(), x["labels"].tolist())) for x in whole)
-    system.rm("/nodes", recursive=True)

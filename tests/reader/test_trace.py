@@ -25,7 +25,7 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.mixture import Mixture
-from tokenloom.reader.streams.order import ORDERS, Order, permute
+from tokenloom.reader.streams.order import ORDERS, Order
 from tokenloom.reader.streams.ranks import DataRank, Steps
 from tokenloom.reader.streams.stream import Stream
 from tokenloom.reader.trace import (
@@ -80,17 +80,6 @@ def built(folder: Path) -> Built:
 @pytest.fixture(scope="module")
 def other(folder: Path) -> Built:
     return _build(folder / "trace_b", 2)
-
-
-# ---- inverses of the arithmetic
-
-
-@_RUN
-@given(st.integers(1, 2**48), st.integers(0, 2**64 - 1), st.data())
-def test_a_permutation_has_an_inverse(num: int, key: int, data: st.DataObject) -> None:
-    positions = np.array(data.draw(st.lists(st.integers(0, num - 1), min_size=1, max_size=20)))
-    assert (permute(permute(positions, num, key), num, key, inverse=True) == positions).all()
-    assert (permute(permute(positions, num, key, inverse=True), num, key) == positions).all()
 
 
 @_RUN
@@ -225,25 +214,6 @@ def test_sightings_of_a_document_are_all_samples_that_have_it(built: Built, pack
             assert sorted(each["sample"] for each in seen if each["epoch"] == epoch) == expected
         assert seen == sorted(seen, key=lambda each: each["position"])
         assert find_sightings(stream, version, "test", [tokens], steps, range(1)) == []
-
-
-def test_a_document_that_begins_with_the_shared_token_of_concat_is_in_both_samples(built: Built) -> None:
-    data = built.dataset()
-    starts = [tokens.start for tokens in _documents_of(data.reference).values() if tokens.shard == 0]
-    seq_len = next(start for start in sorted(starts) if start > 5)  # the first sample ends with that document's token
-    short = TokenDataset(built.reference, seq_len=seq_len)
-    first, second = (short.trace(index)["samples"][0]["documents"] for index in (0, 1))
-    assert (first[-1]["start"], first[-1]["end"]) == (seq_len, seq_len + 1)
-    assert first[-1]["content"] == second[0]["content"]
-    seen = find_sightings(
-        Stream(short, "sequential", 0, None),
-        short.shards.manifest.version,
-        "train",
-        [ShardTokens(0, seq_len, seq_len + 1)],
-        Steps(DataRank(0, 1, "test"), 1, None),
-        range(1),
-    )
-    assert [each["step"] for each in seen] == [0, 1]
 
 
 # ---- arguments out of range, damage, and remote stores
