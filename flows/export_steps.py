@@ -6,9 +6,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tokenloom.tasks.exporting.base import ExportOptions
+from tokenloom.tasks.exporting.base import ExportOptions, FileRecord
 from tokenloom.tasks.exporting.export import Export, begin, finish, open_export, result_of, write_unit
-from tokenloom.tasks.exporting.files import FileRecord
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import MAX_SMALL_TASKS, Job, Runner, open_workers
 

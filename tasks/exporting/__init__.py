@@ -2,7 +2,6 @@
 
 documents                   the documents of a split over its shards, streamed and checked
 export                      plans, writes the units of an export, resumes one
-files                       the files, hashed while they are written
-base                        the interface of a format
+base                        the interface of a format, and the files, hashed while they are written
 streams, tables, chunks     the formats
 """

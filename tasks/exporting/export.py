@@ -28,11 +28,13 @@ from tokenloom.tasks.exporting.base import (
     ExportFormat,
     ExportOptions,
     ExportUnit,
+    FileRecord,
     VersionFacts,
+    hashed,
+    writing_hashed,
 )
 from tokenloom.tasks.exporting.chunks import LitData, Mds
 from tokenloom.tasks.exporting.documents import Documents, report_written
-from tokenloom.tasks.exporting.files import FileRecord, hashed, writing_hashed
 from tokenloom.tasks.exporting.streams import Datatrove, Llmc, Megatron, NanoGpt, Olmo
 from tokenloom.tasks.exporting.tables import HuggingFace, Parquet
 from tokenloom.tasks.running import progress
