@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -26,7 +26,6 @@ from tokenloom.errors import InputError, named_message_of
 from tokenloom.spec.syntax import escaped, root_of
 from tokenloom.tasks.sources import arrow, make_reader, parquet
 from tokenloom.tasks.sources.base import (
-    BATCH_BYTES,
     INDEX,
     MASK,
     FileRange,
@@ -36,7 +35,7 @@ from tokenloom.tasks.sources.base import (
     numbered,
 )
 from tokenloom.tasks.sources.columns import Columns
-from tokenloom.tasks.sources.files import HUB_STEP, filesystem_of, input_bytes, is_local, translate_input_errors
+from tokenloom.tasks.sources.files import HUB_STEP, filesystem_of, input_bytes, is_local
 from tokenloom.tasks.sources.listing import PINNED, FoundFile, LeaveOut, find_files, found_file
 from tokenloom.tasks.sources.reader import SourceReader
 from tokenloom.tasks.sources.token_ids import ATTENTION, BESIDE, IDS, IdColumns
@@ -50,7 +49,7 @@ _HARMLESS = {  # options of a README.md that change neither rows nor texts, or t
     *("use_threads", "fragment_scan_options", "memory_map", "verbose", "sep", "delimiter"),
 }
 _EXTRACTED = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.zst", ".xz", ".lz4", ".7z", ".rar")  # may be nested
-_STREAM_ROWS = 16  # rows that the package gives at a time: few, since each may be a large text
+_STREAM_ROWS = 256  # rows that the package gives at a time: few, since each may be a large text
 _HUB_SECONDS = 30
 
 
@@ -119,19 +118,17 @@ class Reader(SourceReader):
 
     def batches(self, url: str, part: FileRange) -> Iterator[RowBatch]:
         """See SourceReader.batches."""
-        with nullcontext() if is_local(url) else translate_package_errors(url):
-            dataset, index = self._opened(url)
-            if dataset.kind is None:
-                yield from self._streamed(dataset, url, None if self._is_stream else index)
-            else:
-                reader = make_reader({**self._options, "kind": dataset.kind, "delimiter": dataset.delimiter})
-                parts = ((one, part) for one in dataset.urls for part in reader.partitions(one))
-                batches = (batch for one, part in parts for batch in reader.batches(one, part))
-                yield from _first_rows(batches, self._take or 0)
+        dataset, index = self._opened(url)
+        if dataset.kind is None:
+            yield from self._streamed(dataset, url, None if self._is_stream else index)
+            return
+        reader = make_reader({**self._options, "kind": dataset.kind, "delimiter": dataset.delimiter})
+        parts = ((one, part) for one in dataset.urls for part in reader.partitions(one))
+        yield from _first_rows((batch for one, part in parts for batch in reader.batches(one, part)), self._take or 0)
 
     def _streamed(self, dataset: Dataset, url: str, index: int | None) -> Iterator[RowBatch]:
         row, schema = 0, None
-        for table in _gathered(dataset.tables(url, index, self._take)):
+        for table in dataset.tables(url, index, self._take):
             if table.schema != schema:
                 self.columns.needed(table.schema, url)
                 schema = table.schema
@@ -151,20 +148,6 @@ def _pinned(url: str, commit: str) -> FoundFile:
             f"{url}: a data file outside of the dataset's commit {commit}; download the dataset, and give its folder"
         )
     return FoundFile(url[found.end() :], url, input_bytes(url), PINNED + commit)
-
-
-def _gathered(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Join neighbouring tables of one schema into tables of about BATCH_BYTES."""
-    pending: list[pa.Table] = []
-    num_bytes = 0
-    for table in tables:
-        if pending and (num_bytes + table.nbytes > BATCH_BYTES or table.schema != pending[0].schema):
-            yield pa.concat_tables(pending).combine_chunks()
-            pending, num_bytes = [], 0
-        pending.append(table)
-        num_bytes += table.nbytes
-    if pending:
-        yield pa.concat_tables(pending).combine_chunks()
 
 
 def _first_rows(batches: Iterator[RowBatch], num_rows: int) -> Iterator[RowBatch]:
@@ -325,8 +308,10 @@ def current_commit(name: str, revision: str | None) -> str:
 
 def load(name: str, config: str | None, split: str, data_files: str | None, commit: str | None) -> Dataset:
     """Open a dataset; raises InputError if it can't be opened or lacks the split."""
-    if name.startswith("/"):
-        _check_folder(name)
+    if name.startswith("/") and escaped(name) != name:
+        raise InputError(f"{name}: the package datasets takes *, ? and [ in its name as wildcards; rename the folder")
+    if Path(name, "state.json").exists() or Path(name, "dataset_dict.json").exists():
+        raise InputError(f"{name}: written by datasets.save_to_disk; read it with kind: arrow and path: {name}")
     library = _library(name)
     try:
         with tempfile.TemporaryDirectory() as folder:  # a cache that stays empty here
@@ -342,23 +327,6 @@ def load(name: str, config: str | None, split: str, data_files: str | None, comm
 
 
 load_pinned = lru_cache(maxsize=8)(load)  # the files of a commit don't change
-
-
-def _check_folder(name: str) -> None:
-    folder = Path(name)
-    if not folder.is_dir():
-        raise InputError(f"{name}: no such folder; check name, or give the name of a dataset on the hub: org/name")
-    if escaped(name) != name:
-        raise InputError(
-            f"{name}: the package datasets takes *, ? and [ in the name of a folder as wildcards, and would read other "
-            "files; rename the folder"
-        )
-    with translate_input_errors(name):
-        for path in folder.iterdir():
-            if path.exists() and not (path.is_file() or path.is_dir()):  # the package would open a pipe, and wait
-                raise InputError(f"{path}: not a regular file; remove it")
-    if (folder / "state.json").exists() or (folder / "dataset_dict.json").exists():
-        raise InputError(f"{name}: written by datasets.save_to_disk; read it with kind: arrow and path: {name}")
 
 
 @contextmanager

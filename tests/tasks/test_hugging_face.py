@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import socket
@@ -207,19 +206,9 @@ def test_a_saved_dataset_is_of_another_kind(data_dir: Path) -> None:
 
 
 def test_a_missing_or_empty_folder_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such folder"):
-        read(tmp_path / "missing")
-    with pytest.raises(InputError, match="not a dataset that can be opened"):
-        read(tmp_path)
-
-
-def test_a_folder_that_can_not_be_listed_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(folder: Path) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", str(folder))
-
-    monkeypatch.setattr(Path, "iterdir", refuse)
-    with pytest.raises(InputError, match=f"{tmp_path}: can't be read: Permission denied; give this user permission"):
-        reader_of(tmp_path).files("")
+    for folder in (tmp_path / "missing", tmp_path):
+        with pytest.raises(InputError, match=f"{folder}, .*: not a dataset that can be opened: .*any data file"):
+            read(folder)
 
 
 def test_a_file_that_is_gone_is_reported(tmp_path: Path) -> None:
