@@ -1,25 +1,23 @@
 """Arrow IPC: streams, files with a footer, and folders of them that datasets.save_to_disk wrote.
 
-`row` is the number of the row in its file; partitions are runs of record batches. A partition is read from its own
-first batch on: a file with a footer finds it by its number, a stream by its first byte. Only a stream with
-dictionaries is decoded from its beginning each time, since any batch may add to them. Local files are mapped into
-memory. No value of a batch is used before the batch's offsets are checked.
+`row` is the number of the row in its file; partitions are runs of record batches. A file with a footer holds a stream
+after its first 8 bytes, and is read as one. A partition is read from the first byte of its own first batch on. Only a
+stream with dictionaries is decoded from its beginning each time, since any batch may add to them. Local files are
+mapped into memory. No value of a batch is used before the batch's offsets are checked.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
 
 from tokenloom.errors import InputError, message_of
-from tokenloom.spec.syntax import first_wildcard
-from tokenloom.storage.stores.local_files import read_regular
+from tokenloom.spec.syntax import escaped, first_wildcard
 from tokenloom.tasks.running.memory import no_memory
 from tokenloom.tasks.sources.base import (
     REPAIR,
@@ -33,12 +31,13 @@ from tokenloom.tasks.sources.base import (
     numbered,
 )
 from tokenloom.tasks.sources.columns import Columns
-from tokenloom.tasks.sources.files import filesystem_of, input_bytes, is_local, local_path, open_input
-from tokenloom.tasks.sources.listing import FoundFile, LeaveOut, found_file, match
+from tokenloom.tasks.sources.files import input_bytes, is_local, local_path, open_input
+from tokenloom.tasks.sources.listing import FoundFile, LeaveOut, found_file, match, url_of
 from tokenloom.tasks.sources.reader import SourceReader
 from tokenloom.tasks.sources.values import check_batch
 
 _FILE_MAGIC = b"ARROW1"
+_STREAM_START = 8  # in a file with a footer
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 _WHOLE = FileRange(0, 0)  # reading begins here and ends with the file
 _STATE, _DICT = "state.json", "dataset_dict.json"
@@ -80,19 +79,17 @@ class Reader(SourceReader):
     def _open(self, url: str, part: FileRange) -> Iterator[Iterator[_Batch]]:
         """Open a file; provides its record batches from the first of `part` on."""
         with _open_source(url) as source:
-            batches = _file_batches if _has_footer(source) else _stream_batches
-            yield batches(source, url, part, self.columns, self._max_bytes)
+            yield _batches(source, url, part, self.columns, self._max_bytes)
 
     def schema(self, url: str) -> pa.Schema:
         """Return the columns of a file."""
         with _open_source(url) as source:
-            open_it = pa.ipc.open_file if _has_footer(source) else pa.ipc.open_stream
-            return _open_reader(open_it, source, url).schema
+            return _open_reader(source, url).schema
 
     def _groups(self, url: str) -> list[Group]:
-        """Return the size of each record batch, and the first byte of each in a stream."""
+        """Return the size of each record batch, and its first byte if a reader may begin there."""
         with self._open(url, _WHOLE) as batches:
-            return [Group(_num_bytes(batch), batch.num_rows, first_byte) for _, batch, first_byte in batches]
+            return [Group(batch.get_total_buffer_size(), batch.num_rows, first) for _, batch, first in batches]
 
     def partitions(self, url: str) -> list[PartitionRange]:
         """See SourceReader.partitions; `start` and `end` count record batches."""
@@ -137,23 +134,15 @@ def _open_source(url: str) -> Iterator[Any]:
         yield source
 
 
-def _has_footer(source: Any) -> bool:
-    """Return whether a file has a footer; otherwise it is a stream."""
-    return bool(source.read(len(_FILE_MAGIC)) == _FILE_MAGIC)
+def _open_reader(source: Any, url: str, included: list[int] | None = None) -> Any:
+    """Return pyarrow's reader of a file with the top columns at the `included` positions, with all of them by default.
 
-
-def _open_reader(open_it: Callable[..., Any], source: Any, url: str, included: list[int] | None = None) -> Any:
-    """Return pyarrow's reader of a file with the `included` top columns, with all of them by default.
-
-    Args:
-        open_it: pyarrow's function for the form of the file.
-        source: the open file.
-        url: for messages.
-        included: positions of top columns.
+    Raises InputError.
     """
     source.seek(0)
+    source.seek(_STREAM_START if source.read(len(_FILE_MAGIC)) == _FILE_MAGIC else 0)
     try:
-        reader = open_it(source, options=pa.ipc.IpcReadOptions(included_fields=included, use_threads=False))
+        reader = pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(included_fields=included, use_threads=False))
         for field in reader.schema:
             _decode_names(field)
         return reader
@@ -168,53 +157,11 @@ def _decode_names(field: pa.Field) -> None:
         _decode_names(kind.field(i))
 
 
-def _needed_columns(schema: pa.Schema, columns: Columns, url: str) -> tuple[list[str], list[int]]:
-    """Return the names and the positions of the top-level columns that contain the needed columns."""
-    names = columns.needed(schema, url)
-    tops = list(dict.fromkeys(name if name in schema.names else name.split(".")[0] for name in names))
-    return tops, [i for i, name in enumerate(schema.names) if name in tops]
-
-
-def _file_batches(source: Any, url: str, part: FileRange, columns: Columns, max_bytes: int) -> Iterator[_Batch]:
-    """Yield the record batches of a file with a footer, from the first of `part` on."""
-    whole = _open_reader(pa.ipc.open_file, source, url)
-    names, included = _needed_columns(whole.schema, columns, url)
-    is_mapped = _is_mapped(source, whole, part.start)
-    reader = whole if is_mapped else _open_reader(pa.ipc.open_file, source, url, included)
-    for index in range(part.start, whole.num_record_batches):
-        with _translate_batch_errors(url, index, max_bytes):
-            batch = reader.get_batch(index)
-        yield index, batch.select(names), None
-
-
-def _is_mapped(source: Any, reader: Any, index: int) -> bool:
-    """Return whether the batches of a file with a footer are used in place, in the mapped file.
-
-    If they are, reading all columns costs nothing, while pyarrow copies the columns of a selection: 450 MB for a batch
-    of that size.
-
-    Args:
-        source: the open file.
-        reader: the reader of all columns.
-        index: the batch to look at.
-    """
-    if not isinstance(source, pa.MemoryMappedFile) or index >= reader.num_record_batches:
-        return False
-    try:
-        columns = reader.get_batch(index).columns
-    except (pa.ArrowException, OSError):
-        return False  # reported when the batch is read
-    source.seek(0)
-    mapped = source.read_buffer()
-    buffers = [buffer for column in columns for buffer in column.buffers() if buffer is not None and buffer.size]
-    return all(mapped.address <= buffer.address < mapped.address + mapped.size for buffer in buffers)
-
-
-def _stream_batches(source: Any, url: str, part: FileRange, columns: Columns, max_bytes: int) -> Iterator[_Batch]:
-    """Yield the record batches of a stream, from the first of `part` on; checks the end of the stream."""
-    schema = _open_reader(pa.ipc.open_stream, source, url).schema
-    names, included = _needed_columns(schema, columns, url)
-    reader = _open_reader(pa.ipc.open_stream, source, url, included)
+def _batches(source: Any, url: str, part: FileRange, columns: Columns, max_bytes: int) -> Iterator[_Batch]:
+    """Yield the record batches of a file, from the first of `part` on; checks the end of the file."""
+    schema = _open_reader(source, url).schema
+    names = [name if name in schema.names else name.split(".")[0] for name in columns.needed(schema, url)]
+    reader = _open_reader(source, url, [i for i, name in enumerate(schema.names) if name in names])
     can_begin_anywhere = not any(map(_has_dictionary, schema.types))
     index = 0
     if part.first_byte is not None:
@@ -229,7 +176,7 @@ def _stream_batches(source: Any, url: str, part: FileRange, columns: Columns, ma
                 _check_end(source, url)
                 return
         if index >= part.start:
-            yield index, batch.select(names), first_byte
+            yield index, batch.select(list(dict.fromkeys(names))), first_byte
         index += 1
 
 
@@ -252,59 +199,39 @@ def _translate_batch_errors(url: str, index: int, max_bytes: int) -> Iterator[No
 
 
 def _check_end(source: Any, url: str) -> None:
-    """Check that a stream ends where its file ends: a stream that is cut between two batches reads like a shorter one.
+    """Check that a stream ends where its file ends, or where its footer begins: a stream that is cut off between two
+    batches reads like a shorter one.
 
     Raises InputError.
     """
     end, size = source.tell(), source.size()
     source.seek(max(0, end - len(_END_OF_STREAM)))
-    if source.read(len(_END_OF_STREAM)) != _END_OF_STREAM:
+    has_end, rest = source.read(len(_END_OF_STREAM)) == _END_OF_STREAM, source.read()
+    source.seek(0)
+    is_file = source.read(len(_FILE_MAGIC)) == _FILE_MAGIC
+    if not has_end or (is_file and not rest.endswith(_FILE_MAGIC)):
         raise InputError(f"{url}: no end of stream after its last record batch: the file is cut off; {REPAIR}")
-    if end != size:
+    if rest and not is_file:
         raise InputError(f"{url}: {size - end:,} bytes after its end of stream, such as another stream; {REPAIR}")
-
-
-def _num_bytes(batch: pa.RecordBatch) -> int:
-    """Return the bytes of a batch, by the lengths of its buffers, whose contents are not checked yet."""
-    return sum(map(_column_bytes, batch.columns))
-
-
-def _column_bytes(column: pa.Array) -> int:
-    num_bytes = sum(int(buffer.size) for buffer in column.buffers() if buffer is not None)
-    if isinstance(column, pa.DictionaryArray) and len(column.dictionary):
-        num_bytes += len(column) * _column_bytes(column.dictionary) // len(column.dictionary)
-    return num_bytes
 
 
 def _data_files(folder: str, pattern: str) -> list[str]:
     """Return the data files of a saved dataset, or none for another folder that a wildcard matched."""
-    filesystem, _ = filesystem_of(pattern)
-    read_json = partial(_read_json, None if is_local(pattern) else filesystem)
-    if filesystem.exists(f"{folder}/{_DICT}"):
-        splits = read_json(f"{folder}/{_DICT}").get("splits") or ["?"]
-        raise InputError(
-            f"{folder}: several splits, saved by datasets: {', '.join(map(str, splits))}; name one of them: "
-            f"path: {folder}/{splits[0]}"
-        )
-    if not filesystem.exists(f"{folder}/{_STATE}"):
-        if first_wildcard(pattern) is not None:
+    url = url_of(folder, pattern)
+    found = {PurePosixPath(name).name for name, _ in match(f"{escaped(url)}/*.json")[1]}
+    if _STATE not in found:
+        if first_wildcard(pattern) is not None and _DICT not in found:
             return []
         raise InputError(
-            f"{folder}: a folder without {_STATE}, so datasets.save_to_disk did not write it; write {folder}/*.arrow "
-            "to mean its files"
+            f"{folder}: no {_STATE}, so datasets.save_to_disk did not write one split there; give the folder of a "
+            f"split, or {folder}/*.arrow to mean its files"
         )
-    state = read_json(f"{folder}/{_STATE}")
-    if state.get(key := "_indices_data_files"):  # an old release of datasets selects rows by these
-        raise InputError(f"{folder}/{_STATE}: {key!r} is not supported; save the dataset as parquet, and read that")
-    names = [entry.get("filename") if isinstance(entry, dict) else None for entry in state.get("_data_files") or []]
-    if not names or not all(isinstance(name, str) and name == PurePosixPath(name).name for name in names):
-        raise InputError(f"{folder}/{_STATE}: no list of data files; save the dataset again")
-    return [f"{folder}/{name}" for name in names]
-
-
-def _read_json(filesystem: Any, name: str) -> dict[str, Any]:
-    try:
-        value = json.loads(filesystem.cat_file(name) if filesystem else read_regular(name))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{name}: can't be read: {message_of(error)}; save the dataset again") from error
-    return value if isinstance(value, dict) else {}
+    with open_input(f"{url}/{_STATE}") as file:
+        try:
+            state = json.loads(file.read())
+            names = [f"{folder}/{entry['filename']}" for entry in state["_data_files"]]
+        except (ValueError, RecursionError, KeyError, TypeError) as error:
+            raise InputError(f"{url}/{_STATE}: no list of data files; save the dataset again") from error
+    if state.get("_indices_data_files"):  # an old release of datasets selects rows by these
+        raise InputError(f"{url}/{_STATE}: it selects rows by indices; save the dataset as parquet, and read that")
+    return names

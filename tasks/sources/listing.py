@@ -109,7 +109,7 @@ def find_files(pattern: str, leave_out: LeaveOut | None = None) -> list[FoundFil
             files.append(found_file(name.removeprefix(root), name, pattern, info))
         elif info["type"] != "directory" or pattern.rsplit("/", 1)[-1] not in ("*", "**"):
             raise InputError(
-                f"{_url_of(name, pattern)}: a folder, or not a regular file, where {pattern} should match files; end "
+                f"{url_of(name, pattern)}: a folder, or not a regular file, where {pattern} should match files; end "
                 "the pattern with /* to mean the files in the folder, or name it in leave_out"
             )
     if files:
@@ -161,7 +161,7 @@ def found_file(path: str, name: str, pattern: str, info: Info | None = None) -> 
         )
     if is_local(pattern):
         return FoundFile(path, name, input_bytes(name), None)
-    url = _url_of(name, pattern)
+    url = url_of(name, pattern)
     if info is None or info["size"] is None:
         info = info_of(url)
     if info["size"] is None or not info.get("partial", True):
@@ -169,7 +169,7 @@ def found_file(path: str, name: str, pattern: str, info: Info | None = None) -> 
     return FoundFile(path, url, int(info["size"]), remote_fingerprint(info, url))
 
 
-def _url_of(name: str, pattern: str) -> str:
+def url_of(name: str, pattern: str) -> str:
     """Return the path or URL of a name in the file system of a pattern."""
     if is_local(pattern):
         return name
