@@ -91,11 +91,6 @@ def _conversation_chars(texts: pa.Array) -> pa.Array:
     return pa.array(counts, pa.int64())
 
 
-def _conversation_sizes(texts: pa.Array) -> pa.Array:
-    sizes = [None if text is None else int(conversation.has_chars(text)) for text in texts.to_pylist()]
-    return pa.array(sizes, pa.int64())
-
-
 def _contents(texts: pa.Array, purpose: bytes = b"") -> UInt64s:
     return content_hashes(*text_bytes(texts), purpose)
 
@@ -107,7 +102,7 @@ CONVERSATION = DocumentForm(
     conversation.parse,
     conversation_text,
     _conversation_chars,
-    _conversation_sizes,
+    _conversation_chars,
     conversation.content_hashes,
 )
 #: The ids of a document, as little-endian uint32 in a large_binary; the marks of its begin and end are not part of it.

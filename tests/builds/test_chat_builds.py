@@ -229,7 +229,6 @@ def test_a_message_of_weight_0_is_not_learned(tmp_path: Path) -> None:
 
 
 _BAD_TEMPLATES = {
-    "1 GB of output": "{{ 'a' * 1000000000 }}",
     "recursion": "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
     "a refusal": "{{ raise_exception('roles must alternate') }}",
 }

@@ -232,7 +232,7 @@ def test_reasoning_has_one_name(key: str) -> None:
         ({"rows": [_HI]}, "messages", "it is an object, not a list of messages, nor has it one; set layout:"),
         ("Hi", "messages", "the conversation is text that is not JSON"),
         ([_HI, "Hello!"], "messages", "messages[1] is text, not an object"),
-        ([{"content": "Hi"}], "messages", "messages[0] has no 'role'"),
+        ([{"content": "Hi"}], "messages", "messages[0] has role 'None'"),
         ([_HI, {"role": "critic", "content": "No."}], "messages", "messages[1] has role 'critic'; it must be one of"),
         ([{"role": "user", "content": 7}], "messages", "messages[0].content is a number, not text"),
         ([{"role": "user", "content": None}], "messages", "messages[0] (user) has no content"),
@@ -241,13 +241,17 @@ def test_reasoning_has_one_name(key: str) -> None:
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "a"}}]}],
             "messages",
-            "messages[0].content[0] is of type 'image_url'; parts of type text, reasoning, tool_call and tools",
+            "messages[0].content[0] ('image_url') is not a part with a value of type text, reasoning, tool_call or",
         ),
-        ([{"role": "user", "content": [{"type": "text"}]}], "messages", "messages[0].content[0] has no value"),
+        (
+            [{"role": "user", "content": [{"type": "text"}]}],
+            "messages",
+            "messages[0].content[0] ('text') is not a part",
+        ),
         (
             [{"role": "assistant", "content": [{"type": "tool_call", "value": _CALL}, {"type": "text", "text": "x"}]}],
             "messages",
-            "messages[0].content[1] is a text after a part that a template writes later",
+            "messages[0].content[1] is a text: a template writes reasoning, text and tool_call in this order",
         ),
         ([{"role": "assistant", "tool_calls": [{"arguments": {}}]}], "messages", "a tool call is not an object with"),
         (
@@ -260,9 +264,17 @@ def test_reasoning_has_one_name(key: str) -> None:
             "messages",
             "its tools or arguments are not JSON values",
         ),
-        ({"instruction": "Hi"}, "alpaca", "it has no 'output', which alpaca needs"),
-        ({"instruction": "Hi", "output": "x", "history": [["Hi"]]}, "alpaca", "history[0] is not a pair of texts"),
-        ([_HI], "alpaca", "it is a list, not an object with the keys of alpaca; set messages: ."),
+        ({"instruction": "Hi"}, "alpaca", "it is not an object with instruction and output, as alpaca has"),
+        (
+            {"instruction": "Hi", "output": "x", "history": [["Hi"]]},
+            "alpaca",
+            "history is not a list of pairs of texts",
+        ),
+        (
+            [_HI],
+            "alpaca",
+            "it is not an object with instruction and output, as alpaca has; set layout:, or set messages: .",
+        ),
         ({"prompt": "Hi", "chosen": "a", "rejected": "b"}, "prompt_completion", "it is a preference pair"),
     ],
 )
@@ -296,7 +308,7 @@ def test_nesting_that_is_too_deep_is_refused() -> None:
     ],
 )
 def test_a_layout_that_fits_two_ways_is_to_be_named(values: list[Any], fit: str) -> None:
-    with pytest.raises(BadConversation, match=f"it fits the layouts {fit}; set layout: to the one to read"):
+    with pytest.raises(BadConversation, match=f"it is of {fit} of the layouts .* set layout: to the one to read"):
         recognized(values)
 
 
@@ -305,7 +317,7 @@ def test_what_is_damaged_or_empty_says_nothing_of_the_layout() -> None:
     assert recognized([None, [], "", "{", 7, [{}], {"conversations": []}, turns]) == "sharegpt"
     nothing: list[list[Any]] = [[], [None], ["Hi"], [[]], [{"text": "Hi"}], [[_HI, {"text": "Hi"}]]]
     for none in nothing:
-        with pytest.raises(BadConversation, match=r"of none of the layouts .*set messages: to the key"):
+        with pytest.raises(BadConversation, match=r"of none of the layouts .*; set messages: to the key"):
             recognized(none)
     with pytest.raises(BadConversation, match="preference pair"):
         recognized([{"conversations": turns, "chosen": turns[0], "rejected": turns[0]}])

@@ -381,13 +381,14 @@ def test_private_use_characters_of_a_message_are_left_alone(private: str) -> Non
     messages = [{**USER, "content": private}, {**ASSISTANT, "content": f"{private}<think>{private}"}]
     rendered = _render(template("chatml", generation=False), messages)
     assert _learned(rendered) == [f"{private}<think>{private}<|im_end|>"]
+    every = "".join(map(chr, [0xE000, *range(0xF0000, 0xFF000, 0x1000), *range(0x100000, 0x10F000, 0x1000)]))
+    with pytest.raises(BadConversation, match="private-use characters of every range"):
+        _render(template("chatml", generation=False), [{**USER, "content": every}])
 
 
-def test_a_message_with_more_pieces_than_a_plane_has_characters() -> None:
+def test_a_message_with_more_pieces_than_there_are_marks() -> None:
     messages = [USER, {**ASSISTANT, "content": "a<think>" * 7000}]
     assert _learned(_render(template("chatml", generation=False), messages)) == ["a<think>" * 7000 + "<|im_end|>"]
-    with pytest.raises(BadConversation, match="more strings than there are private-use characters"):
-        _render(template("chatml", generation=False), [USER, {**ASSISTANT, "content": "a<think>" * 70_000}])
 
 
 def test_a_template_that_writes_a_lone_surrogate_is_refused() -> None:

@@ -28,7 +28,6 @@ from tokenloom.storage.versions.published import version_path
 CHAT_RULES = 3  # raise it with every change of the ids or the mask of conversations
 NOT_CONVERSATION = "not_conversation"
 _PURPOSE = b"chat\0"  # keeps the identity of a conversation apart from that of a text
-_CONTENT = '"content":"'
 
 _ENCODER, _SORTING = (
     json.JSONEncoder(sort_keys=sort_keys, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -89,9 +88,8 @@ def canonical(conversation: dict[str, Any]) -> str:
     try:
         return _dumps(conversation)
     except (ValueError, TypeError, RecursionError) as error:  # NaN; a date, from Arrow; nested too deeply
-        raise BadConversation(
-            f"its tools or arguments are not JSON values ({message_of(error)}); repair the row", NOT_CONVERSATION
-        ) from error
+        problem = f"its tools or arguments are not JSON values ({message_of(error)}); repair the row"
+        raise BadConversation(problem, NOT_CONVERSATION) from error
 
 
 def parse(text: str) -> dict[str, Any]:
@@ -111,12 +109,6 @@ def content_hashes(texts: pa.Array) -> UInt64s:
     """
     digests = [xxhash.xxh3_128_digest(_PURPOSE + _identity(text).encode()) for text in texts.to_pylist()]
     return words_of(b"".join(digests)).reshape(-1, 2)
-
-
-def has_chars(text: str) -> bool:
-    """Return whether num_chars is not 0, without parsing most conversations; `text` is canonical JSON."""
-    start = text.find(_CONTENT) + len(_CONTENT)  # messages stand before tools
-    return (start >= len(_CONTENT) and text[start] != '"') or num_chars(text) > 0
 
 
 def num_chars(text: str) -> int:

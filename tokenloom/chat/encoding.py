@@ -87,18 +87,17 @@ class ChatEncoder:
         Raises TokenizerError if a text can't be encoded.
         """
         cut = np.array([self._can_cut(one) for one in rendered], bool)
-        joined = self._encode_cut(_chosen(rendered, cut), dtype)
+        joined = self._encode_cut(list(compress(rendered, cut)), dtype)
         if not joined.fits.all():
             cut[cut] = joined.fits
-            joined = self._encode_cut(_chosen(rendered, cut), dtype)
+            joined = self._encode_cut(list(compress(rendered, cut)), dtype)
         if not cut.all():
-            joined = _merged(joined, [self._encode_whole(one, dtype) for one in _chosen(rendered, ~cut)], cut)
+            joined = _merged(joined, [self._encode_whole(one, dtype) for one in compress(rendered, ~cut)], cut)
         return self._encoded(rendered, joined)
 
     def _can_cut(self, rendered: Rendered) -> bool:
-        if self._tokens.cuts is None:
-            return False
-        return not self._tokens.needs_nfc or unicodedata.is_normalized("NFC", rendered.text)
+        is_normal = not self._tokens.needs_nfc or unicodedata.is_normalized("NFC", rendered.text)
+        return self._tokens.cuts is not None and is_normal
 
     def _encode_cut(self, rendered: Sequence[Rendered], dtype: np.dtype[Any]) -> _Joined:
         """Return conversations whose texts are cut at added tokens."""
@@ -219,10 +218,6 @@ def _byte_classes(rendered: Rendered) -> UInt8s:
     is_first = np.frombuffer(rendered.text.encode(), np.int8) >= -0x40  # byte of a character
     found: UInt8s = classes[np.cumsum(is_first) - 1]
     return found
-
-
-def _chosen(rendered: Sequence[Rendered], chosen: NDArray[np.bool_]) -> list[Rendered]:
-    return list(compress(rendered, chosen))
 
 
 def _merged(joined: _Joined, others: list[tuple[NDArray[Any], UInt8s]], is_joined: NDArray[np.bool_]) -> _Joined:

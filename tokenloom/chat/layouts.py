@@ -37,17 +37,13 @@ from tokenloom.spec.syntax import LAYOUTS
 #: keys of a row that is a conversation itself; the columns that are read of it
 ROW_KEYS = ("messages", "conversations", "instruction", "input", "output", "system", "history", "prompt", "completion")
 PAIR_KEYS = ("chosen", "rejected")
-PAIRS = (
-    "it is a preference pair (chosen and rejected), which has no single conversation to learn; "
-    "preference pairs are not supported: leave out the source, or set messages: to one side if that is a conversation"
-)
+PAIRS = "it is a preference pair (chosen and rejected); set messages: to one side, or leave out the source"
 
 _ROLES = {role: role for role in ("system", "developer", "user", "assistant", "tool")}
 _ROLES |= {"function": "tool", "ipython": "tool"}
 _SPEAKERS = {"system": "system", "human": "user", "user": "user"}
 _SPEAKERS |= dict.fromkeys(("gpt", "assistant", "chatgpt", "model", "bot", "function_call"), "assistant")
 _SPEAKERS |= dict.fromkeys(("observation", "tool", "function_response"), "tool")
-_PLAIN = {"role", "content"}  # the keys of most messages
 _LISTS = {"messages": "role", "sharegpt": "from"}  # layout -> the key that each of its messages has
 _ROWS = {"alpaca": ("instruction", "output"), "prompt_completion": ("prompt", "completion")}
 
@@ -92,13 +88,10 @@ def recognized(values: Iterable[Any]) -> str:
     common = set(LAYOUTS).intersection(*found) if found else set()
     if len(common) == 1:
         return common.pop()
-    names = ", ".join(LAYOUTS)
-    if found:
-        fit = " and ".join(layout for layout in LAYOUTS if any(layout in one for one in found))
-        raise bad(f"it fits the layouts {fit}; set layout: to the one to read ({names})")
+    fit = " and ".join(layout for layout in LAYOUTS if any(layout in one for one in found)) or "none"
     raise bad(
-        f"it is of none of the layouts {names}; set messages: to the key or column of the conversations, "
-        "or messages: . if each row is a conversation"
+        f"it is of {fit} of the layouts {', '.join(LAYOUTS)}; set messages: to the key or column of the conversations, "
+        "or to . if each row is one, or set layout: to the one to read"
     )
 
 
@@ -157,24 +150,12 @@ def _with_system(messages: list[Message], system: Any) -> list[Message]:
 
 def _messages(value: Any) -> Iterator[Message]:
     for path, turn in _turns(value):
-        if (plain := _plain_message(turn)) is not None:
-            yield plain
-            continue
         found = {"role": _role(path, turn, "role", _ROLES)}
         found |= content_of(path, turn.get("content"))
         add_reasoning(path, found, turn)
         legacy = [] if turn.get("function_call") is None else [turn["function_call"]]
         calls = [*found.pop("calls", ()), *calls_of(path, turn.get("tool_calls")), *calls_of(path, legacy)]
         yield finished(path, turn, found, calls)
-
-
-def _plain_message(turn: Mapping[str, Any]) -> Message | None:
-    """Return a message of a role and a text, as most are; None if there is more to look at."""
-    role, content = turn.get("role"), turn.get("content")
-    if not isinstance(role, str) or not isinstance(content, str) or role not in _ROLES:
-        return None
-    found = {key: value for key, value in turn.items() if value is not None}
-    return found | {"role": _ROLES[role]} if found.keys() == _PLAIN else None
 
 
 def _shared_gpt(value: Any) -> Iterator[Message]:
@@ -191,13 +172,11 @@ def _shared_gpt(value: Any) -> Iterator[Message]:
 def _alpaca(value: Any) -> Iterator[Message]:
     row = _row(value, "alpaca")
     history = parsed(row.get("history") or [], "history")
-    if not isinstance(history, list):
-        raise bad(f"history is {kind_of(history)}, not a list of pairs of texts; repair the row")
+    if not isinstance(history, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in history):
+        raise bad("history is not a list of pairs of texts, of the user and the assistant; repair the row")
     for position, pair in enumerate(history):
-        if not isinstance(pair, list) or len(pair) != 2:
-            raise bad(f"history[{position}] is not a pair of texts, of the user and the assistant; repair the row")
-        yield {"role": "user", "content": text_of(f"history[{position}]", pair[0])}
-        yield {"role": "assistant", "content": text_of(f"history[{position}]", pair[1])}
+        for role, text in zip(("user", "assistant"), pair, strict=True):
+            yield {"role": role, "content": text_of(f"history[{position}]", text)}
     asked = [text_of(key, row[key]) for key in ("instruction", "input") if row.get(key)]
     yield {"role": "user", "content": "\n".join(asked)}
     yield {"role": "assistant", "content": text_of("output", row["output"])}
@@ -205,15 +184,10 @@ def _alpaca(value: Any) -> Iterator[Message]:
 
 def _prompt_completion(value: Any) -> Iterator[Message]:
     row = _row(value, "prompt_completion")
-    if isinstance(row["prompt"], str):
-        yield {"role": "user", "content": row["prompt"]}
-    else:  # what the assistant said in the prompt is not the completion, so it is not learned
-        for one in _messages(row["prompt"]):
-            yield one | {"train": False} if one["role"] == "assistant" else one
-    if isinstance(row["completion"], str):
-        yield {"role": "assistant", "content": row["completion"]}
-    else:
-        yield from _messages(row["completion"])
+    for key, role in (("prompt", "user"), ("completion", "assistant")):
+        said = [{"role": role, "content": row[key]}] if isinstance(row[key], str) else _messages(row[key])
+        for one in said:  # what the assistant said in the prompt is not the completion, so it is not learned
+            yield one | {"train": False} if key == "prompt" and one["role"] == "assistant" else one
 
 
 _READERS: dict[str, Callable[[Any], Iterator[Message]]] = {
@@ -226,10 +200,9 @@ _READERS: dict[str, Callable[[Any], Iterator[Message]]] = {
 
 def _row(value: Any, layout: str) -> Mapping[str, Any]:
     """Return a row that has the keys of a layout."""
-    if not isinstance(value, Mapping):
-        raise bad(f"it is {kind_of(value)}, not an object with the keys of {layout}; set messages: . for whole rows")
-    if missing := [key for key in _ROWS[layout] if value.get(key) is None]:
-        raise bad(f"it has no {missing[0]!r}, which {layout} needs; set layout:, or repair the row")
+    if not isinstance(value, Mapping) or any(value.get(key) is None for key in _ROWS[layout]):
+        keys = " and ".join(_ROWS[layout])
+        raise bad(f"it is not an object with {keys}, as {layout} has; set layout:, or set messages: . for whole rows")
     return value
 
 
@@ -237,5 +210,4 @@ def _role(path: str, turn: Mapping[str, Any], key: str, roles: Mapping[str, str]
     name = turn.get(key)
     if isinstance(name, str) and name in roles:
         return roles[name]
-    found = f"no {key!r}" if name is None else f"{key} {str(name)[:40]!r}"
-    raise bad(f"{path} has {found}; it must be one of {', '.join(roles)}: repair the row")
+    raise bad(f"{path} has {key} {str(name)[:40]!r}; it must be one of {', '.join(roles)}: repair the row")

@@ -1,6 +1,7 @@
 """Private marks around the strings of a conversation, which show where its template writes them.
 
-Two private-use characters open a piece: one that opens any, and one for its number. A third closes the innermost piece.
+Three private-use characters open a piece: one that opens any, and two for its number. A fourth closes the innermost
+piece.
 Marks stand inside the white space of a string, so that a template may trim it. A string is cut at the tokens that
 templates look for, such as <think>, and these stay outside, so that a template may still find them or split there.
 """
@@ -33,9 +34,13 @@ OF_ASSISTANT = (ASSISTANT, REASONING, TOOL_CALL)
 _IS_OF_ASSISTANT = [kind & ROLE_BITS in OF_ASSISTANT for kind in range(256)]
 NO_MESSAGE = NO_CALL = -1
 _CLASS_OF_ROLE = {"system": SYSTEM, "developer": DEVELOPER, "user": USER, "assistant": ASSISTANT, "tool": TOOL_OUTPUT}
-# Ranges of private-use characters: those of three planes, then parts for texts that have some of each plane.
-_PLANES = [(0xE000, 0xF8FF), (0xF0000, 0xFFFFD), (0x100000, 0x10FFFD)]
-_PRIVATE = _PLANES + [(first, first + 0xFFF) for _, last in _PLANES[1:] for first in range(last - 0xFFFD, last, 0x1000)]
+_NUM_MARKS = 0x1000  # private-use characters that a conversation is marked with
+_NUM_DIGITS = _NUM_MARKS - 2  # those that stand for digits of a number
+_PRIVATE = [
+    0xE000,
+    *range(0xF0000, 0xFF000, _NUM_MARKS),
+    *range(0x100000, 0x10F000, _NUM_MARKS),
+]  # the first of each range
 _THINK = re.compile("</?think>")
 _ESCAPED = re.compile(r"\\(?:u([0-9a-f]{4})|.)")  # in JSON
 
@@ -78,15 +83,8 @@ class Place:
 
 def unclear(why: str) -> BadConversation:
     """Return the error of a row whose spans are not certain."""
-    return BadConversation(
-        f"the spans of its messages in the rendered text are not certain: {why}; leave it out, or give a chat.template "
-        "with {% generation %}",
-        NO_SPANS,
-    )
-
-
-class _TooFewMarks(Exception):
-    """There are more strings than marks."""
+    problem = f"the spans of its messages in the rendered text are not certain: {why}"
+    return BadConversation(f"{problem}; leave it out, or give a chat.template with {{% generation %}}", NO_SPANS)
 
 
 class MarkedValue:
@@ -123,20 +121,12 @@ class Marker:
             conversation: a normalized one.
             text: as it is rendered, in which no mark may occur.
 
-        Raises BadConversation if there are fewer private-use characters than it has strings.
+        Raises BadConversation if it has private-use characters of every range.
         """
-        too_few = 0
-        for first, last in _PRIVATE:
-            if last - first > too_few and (text.isascii() or not _any_between(first, last).search(text)):
-                try:
-                    return Marked(conversation, self, first, last)
-                except _TooFewMarks:
-                    too_few = last - first
-        raise BadConversation(
-            "it has more strings than there are private-use characters that it does not have itself, so nobody can "
-            "tell what the template makes of each; leave it out",
-            NO_SPANS,
-        )
+        for first in _PRIVATE:
+            if text.isascii() or not _marks_from(first).search(text):
+                return Marked(conversation, self, first)
+        raise unclear("it has private-use characters of every range")
 
 
 def any_of(tokens: Iterable[str]) -> re.Pattern[str]:
@@ -145,8 +135,8 @@ def any_of(tokens: Iterable[str]) -> re.Pattern[str]:
 
 
 @lru_cache
-def _any_between(first: int, last: int) -> re.Pattern[str]:
-    return re.compile(f"[{chr(first)}-{chr(last)}]")
+def _marks_from(first: int) -> re.Pattern[str]:
+    return re.compile(f"[{chr(first)}-{chr(first + _NUM_MARKS - 1)}]")
 
 
 class Marked:
@@ -161,14 +151,11 @@ class Marked:
         conversation: a normalized one.
         marker: finds the spellings at which strings are cut.
         first: the code point of the first private-use character to use; it opens, the next closes a piece.
-        last: the code point of the last one.
-
-    Raises _TooFewMarks if it has more strings than there are characters.
     """
 
-    def __init__(self, conversation: dict[str, Any], marker: Marker, first: int, last: int) -> None:
-        self._marker, self._pattern = marker, _any_between(first, last)
-        self._opening, self._closing, self._first_piece, self._last_piece = chr(first), chr(first + 1), first + 2, last
+    def __init__(self, conversation: dict[str, Any], marker: Marker, first: int) -> None:
+        self._marker, self._pattern = marker, _marks_from(first)
+        self._opening, self._closing, self._first_digit = chr(first), chr(first + 1), first + 2
         self.pieces: list[Piece] = []
         self._call, self._num_calls, self._is_name = NO_CALL, 0, False
         self.messages = []
@@ -204,14 +191,15 @@ class Marked:
         is_cut = self._closing in first
         for part in rest:
             within, *after = part.split(self._closing)
-            index = ord(within[0]) - self._first_piece if within else -1
+            high, low = (ord(digit) - self._first_digit for digit in within[:2]) if len(within) > 1 else (-1, -1)
+            index = high * _NUM_DIGITS + low
             if not 0 <= index < len(self.pieces):
                 raise _cut()
-            end = position + len(within) - 1
+            end = position + len(within) - 2
             place = Place(position, end, index, self.pieces[index])
             position = end
             places.append(place)
-            parts.append(within[1:])
+            parts.append(within[2:])
             if len(after) == 1:  # it holds no other
                 parts.append(after[0])
                 position += len(after[0])
@@ -228,13 +216,11 @@ class Marked:
         return "".join(parts), places
 
     def _field(self, kind: int, name: str, value: Any) -> Any:
-        if name == "role":
-            return value
         if name in ("content", "reasoning_content"):
             return self._text(value, kind if name == "content" else REASONING)
         if name == "tool_calls":
             return [self._marked_call(call) for call in value]
-        return self._spelled(value, kind)
+        return value if name == "role" else self._spelled(value, kind)
 
     def _marked_call(self, call: dict[str, Any]) -> dict[str, Any]:
         function = call["function"]
@@ -268,19 +254,13 @@ class Marked:
             kind = REASONING
         parts, end = [], 0
         for match in self._marker.cuts.finditer(text):
-            token = match[0]
             parts.append(self._piece(text[end : match.start()], kind))
-            if first_tag and _THINK.fullmatch(token):
+            token, end, is_tag = match[0], match.end(), first_tag and _THINK.fullmatch(match[0])
+            if is_tag:
                 kind = REASONING if token == "<think>" else ASSISTANT
-                parts.append(self._token(token, TEMPLATE))
-            else:
-                parts.append(self._token(token, kind))
-            end = match.end()
+            is_special = token in self._marker.special  # it must be text there
+            parts.append(self._piece(token, TEMPLATE if is_tag else kind, is_spelling=True) if is_special else token)
         return "".join([*parts, self._piece(text[end:], kind)])
-
-    def _token(self, token: str, kind: int) -> str:
-        """Return a token at which strings are cut: with marks if it is special, since it must be text there."""
-        return self._piece(token, kind, is_spelling=True) if token in self._marker.special else token
 
     def _spelled(self, value: Any, kind: int = TEMPLATE) -> Any:
         """Return a value with marks only around the spellings of special tokens in its strings."""
@@ -306,11 +286,10 @@ class Marked:
         return self._opened(Piece(self._message, kind | self._flags, self._call, is_name, is_spelling))
 
     def _opened(self, piece: Piece) -> str:
-        """Return the mark that opens a piece; raises _TooFewMarks if there is none for its number."""
-        if len(self.pieces) > self._last_piece - self._first_piece:
-            raise _TooFewMarks
+        """Return the mark that opens a piece."""
+        high, low = divmod(len(self.pieces), _NUM_DIGITS)
         self.pieces.append(piece)
-        return self._opening + chr(self._first_piece + len(self.pieces) - 1)
+        return f"{self._opening}{chr(self._first_digit + high)}{chr(self._first_digit + low)}"
 
 
 def _cut() -> BadConversation:

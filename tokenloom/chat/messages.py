@@ -16,7 +16,6 @@ from typing import Any
 
 from tokenloom.chat.conversation import NOT_CONVERSATION
 from tokenloom.errors import BadConversation, message_of
-from tokenloom.wording import counted
 
 Message = dict[str, Any]
 _MARKS = dict.fromkeys(("train", "training", "weight", "loss_weight", "loss", "loss_mask", "step_loss_mask"), True)
@@ -66,8 +65,7 @@ def content_of(path: str, content: Any) -> Message:
             continue
         if _PART_ORDER[kind] < order:
             raise bad(
-                f"{at} is a {kind} after a part that a template writes later (reasoning, text, tool_call); "
-                "divide the message"
+                f"{at} is a {kind}: a template writes reasoning, text and tool_call in this order; divide the message"
             )
         order = _PART_ORDER[kind]
         if kind == "tool_call":
@@ -80,13 +78,11 @@ def content_of(path: str, content: Any) -> Message:
 
 def _part(path: str, part: Any) -> tuple[str, Any]:
     """Return the type and the value of a part of a content."""
-    kind = part.get("type") if isinstance(part, Mapping) else None
-    if not isinstance(kind, str) or kind not in {*_PART_ORDER, "tools"}:
-        shown = kind_of(part) if kind is None else f"of type {str(kind)[:40]!r}"
-        raise bad(f"{path} is {shown}; parts of type text, reasoning, tool_call and tools are supported")
-    value = next((part[key] for key in ("value", kind, "text") if part.get(key) is not None), None)
+    kind = str(part.get("type")) if isinstance(part, Mapping) else ""
+    keys = ("value", kind, "text") if kind in {*_PART_ORDER, "tools"} else ()
+    value = next((part[key] for key in keys if part.get(key) is not None), None)
     if value is None:
-        raise bad(f"{path} has no value; repair the row")
+        raise bad(f"{path} ({kind[:40]!r}) is not a part with a value of type text, reasoning, tool_call or tools")
     if not _is_learned(path, part):
         raise bad(f"{path} is not to be learned, which only a whole message can say; divide the message")
     return kind, value
@@ -110,10 +106,7 @@ def _is_learned(path: str, turn: Mapping[str, Any]) -> bool:
         if value is None or not _MARK.search(str(key)):
             continue
         if key not in _MARKS:
-            raise bad(
-                f"{path}.{key} is not known, and may say what is learned; put train: false or true on whole messages "
-                "instead, or remove it"
-            )
+            raise bad(f"{path}.{key} is not known, and may say what is learned; put train on whole messages instead")
         if not isinstance(value, bool | int | float) or value not in (0, 1):
             raise bad(f"{path}.{key} is {repr(value)[:40]}; it must be 0 or 1 (false or true): repair the row")
         found[key] = bool(value) == _MARKS[key]
@@ -140,10 +133,8 @@ def _detail(path: str, part: Any, content: str) -> Message:
     names = ("begin_offset", "end_offset", "train")
     begin, end, train = map(part.get, names) if isinstance(part, Mapping) else (None, None, None)
     if not (type(begin) is type(end) is int and type(train) is bool and 0 <= begin <= end < len(content)):
-        raise bad(
-            f"{path} is {repr(part)[:80]}; it must have begin_offset and end_offset, those of its first and last "
-            f"of the content's {counted(len(content), 'character')}, and train (true or false): repair the row"
-        )
+        wanted = f"begin_offset and end_offset below {len(content)}, and train (true or false)"
+        raise bad(f"{path} is {repr(part)[:80]}; it must have {wanted}: repair the row")
     return dict(zip(names, (begin, end, train), strict=True))
 
 

@@ -66,13 +66,12 @@ class ChatRenderer:
             raise BadConversation("it has no messages; leave it out", NOT_CONVERSATION)
         plain = self._template.render(conversation["messages"], conversation.get("tools"))
         if not plain:
-            raise BadConversation("the template writes nothing of it; leave it out, or give another template", TEMPLATE)
+            raise BadConversation("the template writes nothing of it; leave it out", TEMPLATE)
         if not plain.isascii() and _SURROGATE.search(plain):
             raise BadConversation("the template writes a lone surrogate, which no token has; repair it", TEMPLATE)
         addresses = _ADDRESS.findall(plain.lower())
         if addresses and not all(map(f"{text}{self._definition.template}".lower().count, addresses)):
-            problem = "the template writes a place in memory, as of a method without brackets; repair the template"
-            raise BadConversation(problem, TEMPLATE)
+            raise BadConversation("the template writes a place in memory; call the method with brackets", TEMPLATE)
         rendered = self._rendered(conversation, plain)
         leaves_out_tools = conversation.get("tools") and self._leaves_out_tools(conversation, text, plain)
         return replace(rendered, is_incomplete=True) if leaves_out_tools else rendered
@@ -93,10 +92,8 @@ class ChatRenderer:
     def _rendered(self, conversation: dict[str, Any], plain: str) -> Rendered:
         marked = self._marker.mark(conversation, plain)
         if self._definition.special_tokens_in_content == "fail" and any(piece.is_spelling for piece in marked.pieces):
-            raise BadConversation(
-                "a message has the spelling of a special token; repair it, or set chat.special_tokens_in_content: text",
-                SPECIAL_TOKEN,
-            )
+            problem = "a message has the spelling of a special token; set chat.special_tokens_in_content, or repair it"
+            raise BadConversation(problem, SPECIAL_TOKEN)
         try:
             marked_text = self._template.render_marked(marked)
         except BadConversation as error:

@@ -11,7 +11,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 from tokenloom.chat.marks import NO_CALL, OF_ASSISTANT, Marked, Place, Span, unclear
@@ -303,15 +303,10 @@ def _keep_out(painting: _Painting, places: Sequence[Place], marked: Marked) -> N
         core = content.strip()
         if not starts or not all(painting.text.startswith(core, start + content.index(core)) for start in starts):
             raise unclear(f"the template changes the content of messages[{number}], so its train_detail has no place")
-        for start in starts:
-            for offset in _kept_out(content, message["train_detail"]):
-                painting.keep_out(start + offset, content[offset], number)
-
-
-def _kept_out(content: str, details: list[dict[str, Any]]) -> set[int]:
-    """Return the offsets of the characters of a content that are not learned."""
-    learned = [range(part["begin_offset"], part["end_offset"] + 1) for part in details if part["train"]]
-    return set(range(len(content))).difference(*learned)
+        parts = [part for part in message["train_detail"] if part["train"]]
+        learned = [range(part["begin_offset"], part["end_offset"] + 1) for part in parts]
+        for start, offset in product(starts, set(range(len(content))).difference(*learned)):
+            painting.keep_out(start + offset, content[offset], number)
 
 
 def _leaves_out(places: Sequence[Place], marked: Marked) -> bool:
@@ -319,9 +314,7 @@ def _leaves_out(places: Sequence[Place], marked: Marked) -> bool:
     written = {place.index for place in places}
     if len(written) == len(marked.pieces):  # usual
         return False
-    if not {place.piece.call for place in places}.issuperset(
-        [piece.call for piece in marked.pieces if piece.call >= 0]
-    ):
+    if not {place.piece.call for place in places}.issuperset({piece.call for piece in marked.pieces} - {NO_CALL}):
         return True
     found = {(place.piece.message, place.piece.kind) for place in places}
     said = [piece for piece in marked.pieces if piece.kind & ROLE_BITS not in _MAY_LACK and not piece.is_block]

@@ -24,13 +24,11 @@ from tokenloom.errors import BadConversation, InputError, SpecError, message_of
 
 TEMPLATE = "template"  # the reason of a row that its template does not render
 MAX_SECONDS = 60.0  # time limit of a rendering; conversations of 2 MB take 1 s
-_MAX_NUMBER = 1_000_000  # highest factor of a text or a list, and highest exponent
 _ROUNDS, _BLOCK = "(rounds)", "(block)"  # filters that no template can name
 _DIRECTIVE = re.compile(r"%[-_0^#+:\d]*[EO]?(.)", re.DOTALL)  # a directive of strftime with the flags of the C library
 _CONTAINERS: tuple[Any, ...] = (list, tuple, dict)
 _VALUES = (str, int, float, type(None), jinja2.Undefined)
 _OF_DICT = frozenset(dir(dict))
-_REPEATED: tuple[Any, ...] = (str, list, tuple)
 
 
 class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
@@ -44,7 +42,6 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """
 
     has_generation = False  # whether the compiled template has a block of generation
-    intercepted_binops = frozenset(["*", "**"])
 
     def __init__(
         self,
@@ -75,10 +72,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def _check_time(self) -> None:
         if time.monotonic() > self._deadline:
-            raise InputError(
-                f"the template takes too long: more than {MAX_SECONDS:.0f} s; give another chat.template, or leave the "
-                "row out"
-            )
+            raise InputError(f"the template takes more than {MAX_SECONDS:.0f} s; give another, or leave the row out")
 
     @jinja2.pass_context  # so that Jinja does not call it for the list of a loop that it knows before it renders
     def _rounds(self, _: Any, items: Iterable[Any]) -> Iterator[Any]:
@@ -109,14 +103,6 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self._check_time()
         return super().call_filter(*args, **kwargs)
 
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Return a product or a power; raises TemplateError for `'a' * 10**10`, which no check of time could end."""
-        is_product_of_number = operator == "*" and isinstance(right, _REPEATED)
-        number = left if is_product_of_number else right if operator == "**" or isinstance(left, _REPEATED) else 0
-        if isinstance(number, int) and number > _MAX_NUMBER:
-            raise TemplateError(f"it makes too large a value: {operator} with the number {number:,}")
-        return super().call_binop(context, operator, left, right)
-
 
 def with_text(value: Any) -> Any:
     """Return a value that a template writes: text, a number, a boolean, none, or lists and mappings of them.
@@ -127,9 +113,7 @@ def with_text(value: Any) -> Any:
         for one in (*value.keys(), *value.values()) if isinstance(value, dict) else value:
             with_text(one)
     elif not isinstance(value, _VALUES):
-        name = getattr(value, "__name__", "")
-        hint = f": write {name}(), with brackets" if callable(value) and name.isidentifier() else ""
-        raise TemplateError(f"it writes an object of type {type(value).__name__}, which has no text{hint}")
+        raise TemplateError(f"it writes an object of type {type(value).__name__}; call it with brackets")
     return value
 
 
@@ -151,10 +135,7 @@ def _raise_exception(message: Any) -> str:
 def _clock(date: str | None) -> Callable[[str], str]:
     def strftime_now(pattern: str) -> str:
         if date is None:
-            raise SpecError(
-                "chat.template: it asks for the present day (strftime_now); give chat.date, such as 2026-11-25, so "
-                "that a row has the same ids every day"
-            )
+            raise SpecError("chat.template: it asks for the day (strftime_now); give chat.date, such as 2026-11-25")
         for match in _DIRECTIVE.finditer(pattern):
             if match[1] in "szZ":
                 raise TemplateError(f"strftime_now({match[0]!r}) depends on the time zone of the machine; remove it")
@@ -217,9 +198,8 @@ class ChatTemplate:
             self._template = self._sandbox.compiled(definition.template)
         except (jinja2.TemplateError, RecursionError, SyntaxError) as error:  # the last two: too deep for Python
             line = f" in line {error.lineno}" if isinstance(error, jinja2.TemplateSyntaxError) else ""
-            raise SpecError(
-                f"chat.template is not a template of Jinja: {message_of(error)}{line}; repair it, or give another"
-            ) from error
+            problem = f"{message_of(error)}{line}; repair it, or give another"
+            raise SpecError(f"chat.template is not a template of Jinja: {problem}") from error
         self.has_generation = self._sandbox.has_generation
         self._given = {**definition.special_tokens, **definition.arguments}
 
@@ -242,24 +222,15 @@ class ChatTemplate:
         given = list(map(_given, messages))
         self._indices = {id(message): index for index, message in enumerate(given)} if self._marked else {}
         self._sandbox.start()
-        context = self._template.new_context(
-            {
-                "messages": given,
-                "tools": tools,
-                "documents": None,
-                "add_generation_prompt": add_generation_prompt,
-                **self._given,
-            }
-        )
+        variables = {"messages": given, "tools": tools, "documents": None} | self._given
+        context = self._template.new_context({"add_generation_prompt": add_generation_prompt} | variables)
         try:
             return "".join(self._template.root_render_func(context))
         except (SpecError, InputError, MemoryError):  # not of the row, so it must not be skipped
             raise
         except Exception as error:  # a template can make Python raise anything
-            problem = message_of(error)
-            raise BadConversation(
-                f"the template does not render it ({problem}); repair the row, or give another chat.template", TEMPLATE
-            ) from error
+            problem = f"the template does not render it ({message_of(error)})"
+            raise BadConversation(f"{problem}; repair the row, or give another chat.template", TEMPLATE) from error
 
     def _to_json(self, value: Any, *args: Any, **kwargs: Any) -> str:
         """Return JSON, with the marks of a value that has some."""
