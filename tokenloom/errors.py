@@ -15,13 +15,16 @@
     │   └── GateFailed                  a check of the spec failed
     └── WorkerLost      (RuntimeError)  a worker process died; finished work is kept
 
-A message contains the place (file, row group or shard), the rule, the value and the next step.
+A message contains the place (file, row group or shard), the rule, the value and the next step. Checks of arguments,
+which raise Python's own errors, stand at the end.
 """
 
 from __future__ import annotations
 
+import operator
 import os
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, SupportsIndex
 
 
 class TokenloomError(Exception):
@@ -272,3 +275,28 @@ def _own_message(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         text = text.replace("Connect call failed", os.strerror(error.errno))  # asyncio's words for any reason
     return text if any(map(str.isalnum, text)) and text != type(error).__name__ else ""
+
+
+def checked_int(name: str, value: SupportsIndex, minimum: int = 0, end: int = 2**63) -> int:
+    """Return an integer of Python, numpy or torch as an int.
+
+    Raises:
+        TypeError: the value is not an integer.
+        ValueError: the value is not in [minimum, end).
+    """
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise TypeError(f"{name} must be an integer, not {value!r}") from error
+    if number < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, not {value}")
+    if number >= end:
+        raise ValueError(f"{name} must be below {end:,}, not {value}")
+    return number
+
+
+def checked_choice(name: str, value: str, choices: Sequence[str]) -> str:
+    """Return `value`; raise ValueError if it is not one of `choices`."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+    return str(value)

@@ -1,4 +1,4 @@
-"""A batch: its fields and their form, the attention mask of its documents, and the parts that trainers cut it into."""
+"""A batch: its fields, form and device, the attention mask of its documents, and the parts that trainers cut."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from tokenloom.reader.arguments import checked_choice, checked_int
+from tokenloom.errors import checked_choice, checked_int
 from tokenloom.storage.formats.arrays import AnyArray, TokenDtype
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -26,6 +27,21 @@ _LAYOUTS = ("headtail", "contiguous")
 #: a tensor, or the int max_seqlen; callers need not narrow it
 BatchValue: TypeAlias = Any  # type: ignore[explicit-any]
 Batch: TypeAlias = dict[str, BatchValue]
+
+
+def torch_device(device: str | int | torch.device | None) -> torch.device | None:
+    """Return the device of torch that a name means, or None for "numpy": arrays, which need no torch.
+
+    Raises RuntimeError, of torch, if it has no such device, ModuleNotFoundError if torch is not installed.
+    """
+    if device == "numpy":
+        return None
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        message = 'tensors need torch: pip install torch, or pass device="numpy" for batches of numpy arrays'
+        raise ModuleNotFoundError(message, name="torch") from error
+    return torch.device("cpu" if device is None else device)
 
 
 @dataclass

@@ -8,12 +8,12 @@ import os
 import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self, SupportsIndex, Unpack, overload
+from typing import TYPE_CHECKING, Self, SupportsIndex, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenloom.reader.arguments import DEFAULT_CHARS, StreamOptions, checked_choice, checked_int
+from tokenloom.errors import checked_choice, checked_int
 from tokenloom.reader.batch import DOCUMENT_FIELDS, FIELDS, LABELS, BatchFormat
 from tokenloom.reader.feed import HostFeed
 from tokenloom.reader.prefetch import PhaseTimes
@@ -31,12 +31,58 @@ from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.wording import counted
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
     from tokenloom.reader.iterable import SampleStream
     from tokenloom.reader.trace import Trace
     from tokenloom.storage.cache.shard_cache import ShardCache
 
 
 Sample = dict[str, Int64s | Int32s | NDArray[np.uint8]]
+
+
+class DatasetOptions(TypedDict, total=False):
+    """The keyword arguments of TokenDataset."""
+
+    packing: str
+    labels: str
+    fields: Sequence[str]
+    mask_documents: bool | None
+    learn: str | Collection[str]
+    overlong: str | None
+    pad_documents: int | None
+    cu_seqlens_length: int | None
+    max_open_shards: int
+    verify: str
+    access: str
+    cache: ShardCache | None
+    part: Sequence[float] | None
+
+
+class OrderOptions(TypedDict, total=False):
+    """The arguments of TokenLoader that determine the order."""
+
+    order: str
+    seed: int
+    lanes: int | None
+
+
+class SharedOptions(TypedDict, total=False):
+    """The arguments that SampleStream and TokenLoader share, apart from the order."""
+
+    rank: int | None
+    world_size: int | None
+    mesh: DeviceMesh | None
+    dims: Sequence[str] | None
+    drop_last: bool
+    num_epochs: int | None
+
+
+class StreamOptions(OrderOptions, SharedOptions, total=False):
+    """The keyword arguments of SampleStream."""
+
+    batch_size: int | None
+    start: int
 
 
 class TokenDataset(SplitSamples):
@@ -212,7 +258,7 @@ class TokenDataset(SplitSamples):
             raise IndexError(f"sample {outside[0]} is outside of a dataset with {counted(size, 'sample')}")
         return np.array(requested, np.int64) % max(1, size)
 
-    def trace(self, index: SupportsIndex, chars: int = DEFAULT_CHARS) -> Trace:
+    def trace(self, index: SupportsIndex, chars: int = 300) -> Trace:
         """Return the documents of a sample, as JSON; docs/guides/trace.md describes the fields.
 
         Args:

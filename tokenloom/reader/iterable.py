@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from tokenloom.reader.arguments import checked_int
+from tokenloom.errors import checked_int
 from tokenloom.reader.batch import WHOLE_BATCH, Batch
 from tokenloom.reader.feed import HostFeed
 from tokenloom.reader.prefetch import PhaseTimes

@@ -15,16 +15,9 @@ from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
-from tokenloom.errors import TokenloomError
-from tokenloom.reader.arguments import (
-    DEFAULT_CHARS,
-    DatasetOptions,
-    LoaderOptions,
-    ResumeOptions,
-    checked_int,
-    torch_device,
-)
-from tokenloom.reader.batch import Batch
+from tokenloom.errors import TokenloomError, checked_int
+from tokenloom.reader.batch import Batch, torch_device
+from tokenloom.reader.dataset import DatasetOptions, OrderOptions, SharedOptions, TokenDataset
 from tokenloom.reader.feed import CudaFeed, HostFeed
 from tokenloom.reader.mixture import open_source
 from tokenloom.reader.prefetch import LoaderStats, PhaseTimes, Prefetcher, Waits
@@ -38,12 +31,24 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed.device_mesh import DeviceMesh
 
-    from tokenloom.reader.dataset import TokenDataset
     from tokenloom.reader.trace import Trace
 
 
 _CHUNK_BATCHES, _CHUNK_BYTES = 16, 2**23
 _AHEAD_BATCHES, _AHEAD_BYTES = 32, 2**27
+
+
+class ResumeOptions(SharedOptions, total=False):
+    """The keyword arguments of TokenLoader.from_state."""
+
+    device: str | int | torch.device | None
+    prefetch: int | None
+    io_threads: int
+    compare_ranks: float | None
+
+
+class LoaderOptions(OrderOptions, ResumeOptions, total=False):
+    """The keyword arguments of TokenLoader."""
 
 
 class TokenLoader:
@@ -276,7 +281,7 @@ class TokenLoader:
         loader.load_state_dict(state)
         return loader
 
-    def trace(self, step: int, chars: int = DEFAULT_CHARS) -> Trace:
+    def trace(self, step: int, chars: int = 300) -> Trace:
         """Return the documents of this rank's batch in a step, as JSON; docs/guides/trace.md describes the fields.
 
         Steps count from 0 at the start of the stream, with this loader's batch size and number of ranks, wherever the

@@ -9,9 +9,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from tokenloom.errors import TokenloomError
-from tokenloom.reader.arguments import DatasetOptions, OrderOptions, checked_int
-from tokenloom.reader.dataset import TokenDataset
+from tokenloom.errors import TokenloomError, checked_int
+from tokenloom.reader.dataset import DatasetOptions, OrderOptions, TokenDataset
 from tokenloom.reader.samples import SplitSamples
 from tokenloom.reader.streams.schedule import Schedule
 from tokenloom.reader.streams.state import DatasetFingerprint, decode_state, decode_stream

@@ -19,7 +19,6 @@ from tokenloom.cli.loader_arguments import (
 )
 from tokenloom.cli.output import NO, Output, Result, shown_origin
 from tokenloom.errors import SpecError, one_line
-from tokenloom.reader.arguments import DEFAULT_CHARS
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.wording import counted
 
@@ -47,7 +46,7 @@ def trace(
     *,
     step: Annotated[str | None, Argument("N", _step, one_of=_WHAT)] = None,
     sample: Annotated[int | None, Argument("G", count, one_of=_WHAT)] = None,
-    chars: Annotated[int, Argument("N", count)] = DEFAULT_CHARS,
+    chars: Annotated[int, Argument("N", count)] = 300,
     loader: TracedLoader,
     out: Output,
 ) -> Result:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokenloom.reader.arguments import checked_choice, checked_int
+from tokenloom.errors import checked_choice, checked_int
 from tokenloom.storage.formats.arrays import Int64s, UInt64s
 from tokenloom.storage.formats.keys import Purpose, mix64
 

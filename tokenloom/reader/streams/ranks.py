@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from tokenloom.errors import TokenloomError, message_of
-from tokenloom.reader.arguments import checked_int
+from tokenloom.errors import TokenloomError, checked_int, message_of
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.wording import counted
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from tokenloom.reader.arguments import checked_int
+from tokenloom.errors import checked_int
 from tokenloom.reader.samples import SplitSamples
 from tokenloom.reader.shards import OpenFiles
 from tokenloom.reader.streams.order import DEFAULT_LANES, ORDER_VERSION, Order, samples_of
