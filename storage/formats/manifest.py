@@ -173,17 +173,14 @@ _Shard = Annotated[
         "a shard with a byte of .mask for each token",
     ),
 ]
-_Split = Annotated[
-    SplitEntry,
-    Rule(
-        lambda split: split.tokens == sum(shard.tokens for shard in split.shards),
-        "a split with the tokens of its shards",
-    ),
-    Rule(
-        lambda split: split.documents == sum(shard.documents for shard in split.shards),
-        "a split with the documents of its shards",
-    ),
-]
+
+
+def _adds_up(split: SplitEntry) -> bool:
+    tokens, documents = (sum(getattr(shard, name) for shard in split.shards) for name in ("tokens", "documents"))
+    return (split.tokens, split.documents) == (tokens, documents)
+
+
+_Split = Annotated[SplitEntry, Rule(_adds_up, "a split with the tokens and documents of its shards")]
 _Splits = Annotated[
     dict[str, _Split],
     Rule(lambda splits: all(map(_SPLIT.match, splits)), "splits with names of [a-z][a-z0-9_-]*"),
@@ -319,9 +316,7 @@ class _Definition:
     eot: _Text | None = None
     bos: _Text | None = None
     pattern: _Text | None = None
-    special_tokens: (
-        Annotated[dict[str, _TokenId], Rule(lambda tokens: all(map(_TEXT.match, tokens)), "text")] | None
-    ) = None
+    special_tokens: _Tokens | None = None
     path: _Absent = None
     ranks: _Absent = None
 

@@ -243,21 +243,13 @@ class StoreFile(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Read into `buffer`; return the number of bytes, fewer than it holds only at the end of the file."""
         view = memoryview(buffer).cast("B")
-        data = self.read(len(view))
-        view[: len(data)] = data
-        return len(data)
-
-    def read(self, num_bytes: int | None = -1) -> bytes:
-        """Return that many bytes, fewer only at the end of the file."""
-        end = self._num_bytes
-        if num_bytes is not None and num_bytes >= 0:
-            end = min(self._position + num_bytes, end)
-        parts = []
+        begin, end = self._position, min(self._position + len(view), self._num_bytes)
         while self._position < end:
             start, block = self._block(self._position)
-            parts.append(block[self._position - start : end - start])
-            self._position += len(parts[-1])
-        return b"".join(parts)
+            part = block[self._position - start : end - start]
+            view[self._position - begin :][: len(part)] = part
+            self._position += len(part)
+        return self._position - begin
 
     def _block(self, position: int) -> tuple[int, bytes]:
         """Return the block that contains a position, and its start."""

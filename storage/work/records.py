@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 
 from tokenloom.errors import FormatError, StoreError, WorkError
@@ -220,25 +220,25 @@ def _parse(data: bytes, place: str) -> Assignment:  # the same for every shard t
 
 @dataclass(slots=True)
 class ShardRecord(ShardEntry):
-    """A shard as it was written: its entry in the manifest, and figures that only its build needs.
+    """A shard as it was written: its entry in the manifest, and figures, all with defaults, that only its build needs.
 
     `duplicates` and `excluded` count documents that were left out, `left_tokens` the tokens of both. `max_id` is the
     largest token id, -1 if there is none; `bad_ends` counts documents that do not end with end-of-text. `encoders` are
     the fast encoders that encoded spills of the build. `statistics` describe its documents.
     """
 
-    duplicates: int
-    excluded: int
-    left_tokens: int
-    max_id: int
-    bad_ends: int
-    encoders: tuple[str, ...]
-    statistics: DocumentStatistics
+    duplicates: int = 0
+    excluded: int = 0
+    left_tokens: int = 0
+    max_id: int = -1
+    bad_ends: int = 0
+    encoders: tuple[str, ...] = ()
+    statistics: DocumentStatistics = field(default_factory=DocumentStatistics)
 
     @property
     def entry(self) -> ShardEntry:
         """Its entry in the manifest."""
-        return ShardEntry(*(getattr(self, field.name) for field in fields(ShardEntry)))
+        return ShardEntry(*(getattr(self, each.name) for each in fields(ShardEntry)))
 
 
 def shard_record_path(version: str, name: str) -> str:

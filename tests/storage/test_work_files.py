@@ -58,8 +58,8 @@ _FILES: dict[str, FileEntry] = {
 }
 SHARD = ShardRecord(
     *("train/000000.tok", 3, 5, 1, "0" * 64, _FILES, "0" * 16, "f" * 16),
-    *(0, 0, 0, 4, 0, ()),
-    DocumentStatistics([0, 1], {"books": DocumentCounts(1, 5)}),
+    max_id=4,
+    statistics=DocumentStatistics([0, 1], {"books": DocumentCounts(1, 5)}),
 )
 
 
