@@ -34,7 +34,7 @@ GROUPS = {
         Shown("tokenloom.reader.iterable", "SampleStream"),
         Shown("tokenloom.reader.streams.state", "LoaderState"),
         Shown("tokenloom.reader.streams.stream", "Consumed"),
-        Shown("tokenloom.reader.prefetch", "LoaderStats", "to_json"),
+        Shown("tokenloom.reader.prefetch", "LoaderStats"),
     ],
     "Masks, segments and context parallelism": [
         Shown("tokenloom.reader.batch", "document_mask"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import sys
 import threading
 import weakref
 from pathlib import Path
@@ -152,12 +151,6 @@ def test_the_parts_of_a_batch_that_a_consumer_keeps_never_change(reference: str,
     loader.close()
     for step, (part, values) in enumerate(kept):
         assert _values(part) == values, step
-
-
-def test_the_test_above_notices_memory_reused_too_early(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "getrefcount", lambda _: 2)
-    with pytest.raises(AssertionError):
-        test_the_parts_of_a_batch_that_a_consumer_keeps_never_change(reference, 16)
 
 
 @pytest.mark.parametrize("prefetch", [0, 16])
@@ -405,7 +398,6 @@ def test_stats_report_batches_waits_phases_and_memory(reference: str) -> None:
     assert all(stats.phases[name] > 0 for name in ("gather", "pack", "copy"))
     assert stats.memory["mapped"] == sum(entry.bytes for entry in data.shards.entries)
     assert stats.bottleneck in stats.phases  # a consumer that does nothing waits all the time
-    assert set(stats.to_json()) >= {"batches", "idle_ratio", "phases", "memory", "bottleneck"}
     for part in ("20 batches", "tokens/s", "waiting: mean", "gather", "mapped", f"bottleneck: {stats.bottleneck}"):
         assert part in str(stats)
     assert repr(data) in repr(loader)

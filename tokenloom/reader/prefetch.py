@@ -18,7 +18,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Generic, TypeAlias, TypeVar
 
@@ -149,10 +149,6 @@ class LoaderStats:
     memory: dict[str, int]  # bytes of mapped shards, and of batches made ahead
     bytes_read_ahead: int  # whole blocks that came from the disk
     bottleneck: str
-
-    def to_json(self) -> dict[str, object]:
-        """Return the fields as JSON."""
-        return asdict(self)
 
     def __str__(self) -> str:
         total = sum(self.phases.values()) or 1.0
