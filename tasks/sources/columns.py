@@ -35,12 +35,10 @@ from tokenloom.tasks.sources.base import BATCH_BYTES, BadValue, Options, PlaceOf
 from tokenloom.tasks.sources.filters import check_comparable, is_true, kept_rows
 from tokenloom.tasks.sources.values import (
     LISTS,
-    ROLES,
     STRINGS,
     Decoding,
     field_type,
     has_column,
-    instead_of_text,
     pick,
     plain,
     value_type,
@@ -101,13 +99,11 @@ class Columns:
         items = plain_kind = value_type(kind)
         if isinstance(plain_kind, LISTS):
             items = plain_kind.value_type
-            if pa.types.is_struct(items) and ROLES & {field.name for field in items}:
-                raise InputError(f"{url}: column {self._text!r} holds conversations; {instead_of_text(self._text)}")
             items = None if isinstance(items, pa.BaseExtensionType) else value_type(items)
         if items not in STRINGS:
             raise InputError(
                 f"{url}: column {self._text!r} is {kind}; a text column holds strings, or lists of strings. "
-                "Set text: to such a column"
+                "Set text: to such a column, or messages: to one of conversations"
             )
         return [self._text]
 

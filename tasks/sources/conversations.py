@@ -100,17 +100,21 @@ class ConversationColumns:
             place_of: how a message names a row.
             bad: rows that are bad already, whose texts do not matter.
         """
-        values = [_values(column, numbers, place_of, bad) for column in columns.values()]
+        # the strings in a struct need not be UTF-8, so they are decoded one row at a time
+        values = [one if pa.types.is_nested(one.type) else one.to_pylist() for one in columns.values()]
         texts: list[str | None] = []
         for row, *found in zip(numbers.tolist(), *values, strict=True):
-            if row in bad or (self._wanted is not None and row not in self._wanted):
-                texts.append(None)
-                continue
-            try:
-                texts.append(self._text(dict(zip(columns, found, strict=True))))
-            except BadValue as error:
-                texts.append(None)
-                bad[row] = error.at(place_of(row), row)
+            text = None
+            if row not in bad and (self._wanted is None or row in self._wanted):
+                try:
+                    decoded = [value.as_py() if isinstance(value, pa.Scalar) else value for value in found]
+                    text = self._text(dict(zip(columns, decoded, strict=True)))
+                except UnicodeDecodeError:
+                    problem = BadValue("invalid UTF-8 in its conversation; repair the file", "invalid_utf8")
+                    bad[row] = problem.at(place_of(row), row)
+                except BadValue as error:
+                    bad[row] = error.at(place_of(row), row)
+            texts.append(text)
         return pa.array(texts, pa.large_string())
 
     def _text(self, parts: dict[str, Any]) -> str | None:
@@ -144,20 +148,3 @@ def _may_hold(kind: pa.DataType) -> bool:
     if isinstance(kind, LISTS):
         return bool(pa.types.is_struct(kind.value_type))
     return kind in STRINGS or pa.types.is_struct(kind) or pa.types.is_null(kind)
-
-
-def _values(column: pa.Array, numbers: NDArray[np.uint64], place_of: PlaceOf, bad: dict[int, BadRow]) -> list[Any]:
-    """Return values as Python has them, n; None, and noted in `bad`, for those that are not UTF-8."""
-    try:
-        return column.to_pylist()  # type: ignore[no-any-return]
-    except UnicodeDecodeError:
-        pass
-    values: list[Any] = []
-    for value, row in zip(column, numbers.tolist(), strict=True):
-        try:
-            values.append(value.as_py())
-        except UnicodeDecodeError:
-            values.append(None)
-            problem = BadValue("invalid UTF-8 in its conversation; repair the file", "invalid_utf8")
-            bad[row] = problem.at(place_of(row), row)
-    return values

@@ -23,7 +23,7 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, dropwhile
 from typing import IO, TYPE_CHECKING, Any
 
 from tokenloom.errors import InputError, message_of
@@ -193,7 +193,12 @@ class CsvReader(TextFileReader):
             try:
                 names, rows = self._named(url, (row for row in lines if row))  # a blank line is not a row
                 for number, row in enumerate(rows):
-                    value = dict(zip(names, self._fields(row), strict=False)) if len(row) == len(names) else row
+                    value: dict[str, str | None] | BadValue = dict(zip(names, self._fields(row), strict=False))
+                    if len(row) != len(names):
+                        problem = (
+                            f"{counted(len(row), 'field')}, but the header, columns or the first row has {len(names)}"
+                        )
+                        value = BadValue(f"{problem}; repair the row, or name every field in columns", "fields")
                     yield RawRow(number, value, sum(map(len, row)))
             except csv.Error as error:
                 raise InputError(
@@ -246,35 +251,20 @@ class CsvReader(TextFileReader):
 
     def _named(self, url: str, rows: Iterator[list[str]]) -> tuple[list[str], Iterator[list[str]]]:
         """Return the names of the fields and the rows of data; raises InputError if a needed name is missing."""
+        names, check = self._names_given, "Check columns"
         if self._has_header:
-            blank = (row for row in rows if len(row) > 1 or row[0].strip())  # without blank lines before it
-            names = next(blank, [])
-            self._check_names(url, names, "Set header: false if this is a row of data, check delimiter")
-            return names, rows
-        if self._names_given:
-            self._check_names(url, self._names_given, "Check columns")
-            return self._names_given, rows
-        first = next(rows, None)
-        if first is None:
-            return [], rows
-        names = [str(position) for position in range(len(first))]
-        self._check_names(url, names, "Check delimiter")
-        return names, chain([first], rows)
-
-    def _check_names(self, url: str, names: list[str], check: str) -> None:
+            blank = dropwhile(lambda row: len(row) == 1 and not row[0].strip(), rows)
+            names, check = next(blank, []), "Set header: false if this is a row of data, check delimiter"
+        elif not names:
+            if (first := next(rows, None)) is None:
+                return [], rows
+            names, check = [str(position) for position in range(len(first))], "Check delimiter"
+            rows = chain([first], rows)
         for column, key in self._needed.items():
             if names.count(column) != 1 and (column in names or column not in self.columns.path_columns):
                 raise column_error(url, key, column, names, check)
+        return names, rows
 
-    def parse(self, raw: dict[str, Any] | list[str]) -> dict[str, Any]:
+    def parse(self, raw: dict[str, Any]) -> dict[str, Any]:
         """See RecordReader.parse."""
-        if isinstance(raw, dict):
-            return raw
-        found = counted(len(raw), "field")
-        if self._names_given:
-            names = len(self._names_given)
-            raise BadValue(
-                f"{found}, but columns names {names}; name every field in columns, or repair the row", "fields"
-            )
-        first = "the header" if self._has_header else "the first row"
-        raise BadValue(f"{found}, unlike {first}; repair the row", "fields")
+        return raw

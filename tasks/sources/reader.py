@@ -25,7 +25,7 @@ from tokenloom.tasks.sources.columns import Columns
 from tokenloom.tasks.sources.files import is_local, open_decompressed
 from tokenloom.tasks.sources.filters import is_true
 from tokenloom.tasks.sources.listing import FoundFile, LeaveOut, find_files
-from tokenloom.tasks.sources.values import instead_of_text, is_conversation, json_type, look_up, value_at
+from tokenloom.tasks.sources.values import json_type, look_up, value_at
 
 _ROW_BYTES, _BAD_ROW_BYTES = 100, 1000  # in memory, beside the text
 _LINE_PLACE = re.compile(r"((?:(?!: |, line \d).)+), line at byte (\d+)")
@@ -86,6 +86,9 @@ class SourceReader(ABC):
         """Return the parts to read for these rows (ascending), with as few other rows as possible."""
 
 
+_Row = tuple[int, str | None, str | None, bool]  # its number, text and id, and whether the filter keeps it
+
+
 class RawRow(NamedTuple):
     """A row as its kind reads it.
 
@@ -120,8 +123,12 @@ class RecordReader(SourceReader):
 
     def __init__(self, options: Options) -> None:
         self.columns = Columns(options)
-        self.options = options
         self._skips = options.get("on_error") == "skip"
+        self._has_conversations = options.get("messages") is not None
+        self._text: str = WHOLE_ROW if self._has_conversations else options.get("text") or WHOLE_ROW
+        id_key, tree = self.columns.id, self.columns.filter
+        self._keys = {*(columns_of(tree) if tree else ()), *(() if id_key is None else (id_key,))}
+        self._missing: set[str] = set()  # those of them that no row of the partition that is read has had so far
 
     @abstractmethod
     def raw_rows(self, url: str, start: int, end: int) -> Iterator[RawRow]:
@@ -137,96 +144,72 @@ class RecordReader(SourceReader):
 
     def batches(self, url: str, part: FileRange) -> Iterator[RowBatch]:
         """See SourceReader.batches."""
-        pending = _Pending(self)
+        self._missing = set(self._keys)
+        rows: list[_Row] = []
+        bad: list[BadRow] = []
+        batch_bytes = 0
         for row, raw, num_bytes in self.raw_rows(url, part.start, part.end):
             try:
-                if isinstance(raw, BadValue):
-                    raise raw
-                pending.add(row, raw)
+                rows.append(self._row(row, raw))
             except BadValue as error:
-                pending.bad.append(error.at(self.place(url, row), row))
-                pending.num_bytes += _BAD_ROW_BYTES
+                bad.append(error.at(self.place(url, row), row))
+                batch_bytes += _BAD_ROW_BYTES
                 if not self._skips:
                     break
-            pending.num_bytes += num_bytes + _ROW_BYTES
+            batch_bytes += num_bytes + _ROW_BYTES
             del raw  # may be large, and the batch has its text
-            if pending.num_bytes >= BATCH_BYTES:
-                yield pending.take()
-        yield pending.take()
+            if batch_bytes >= BATCH_BYTES:
+                yield self._taken(rows, bad)
+                batch_bytes = 0
+        yield self._taken(rows, bad)
 
+    def _row(self, row: int, raw: Any) -> _Row:
+        """Return what a batch has of a row; raises BadValue if it can't be used. A filtered row has nothing else."""
+        if isinstance(raw, BadValue):
+            raise raw
+        value = self.parse(raw) if self._keys or not self._has_conversations else None
+        conversation = self.json_text(raw) if self._has_conversations else None
+        tree = self.columns.filter
+        if tree is not None and not holds(tree, partial(self._is_true, value)):
+            return row, None, None, False
+        text = conversation if self._has_conversations else self._text_of(value)
+        return row, text, None if self.columns.id is None else self._id_of(value, self.columns.id), True
 
-class _Pending:
-    """The rows for the next batch of a reader."""
-
-    def __init__(self, reader: RecordReader) -> None:
-        columns, options = reader.columns, reader.options
-        self._reader, self._id, self._paths = reader, columns.id, columns.path_columns
-        self._has_conversations = options.get("messages") is not None
-        self._text = WHOLE_ROW if self._has_conversations else options.get("text") or WHOLE_ROW
-        self._filter, self._clean = columns.filter, columns.decoding.clean
-        self._missing = set(columns_of(columns.filter) if columns.filter else [])
-        if self._id is not None:
-            self._missing.add(self._id)
-        self._needs_values = not self._has_conversations or bool(self._missing)
-        self._clear()
-
-    def _clear(self) -> None:
-        self._texts: list[str | None] = []
-        self._ids: list[str | None] = []
-        self._numbers: list[int] = []
-        self._kept: list[bool] = []
-        self.bad: list[BadRow] = []
-        self.num_bytes = 0
-
-    def add(self, row: int, raw: Any) -> None:
-        """Keep a row for the next batch; raises BadValue if it can't be used. Nothing is taken from a filtered row."""
-        value = self._reader.parse(raw) if self._needs_values else None
-        conversation = self._reader.json_text(raw) if self._has_conversations else None
-        is_kept = self._filter is None or holds(self._filter, partial(self._is_true, value))
-        text = identifier = None
-        if is_kept:
-            text = conversation if self._has_conversations else self._text_of(value)
-            identifier = None if self._id is None else self._id_of(value, self._id)
-        self._kept.append(is_kept)
-        self._texts.append(text)
-        self._ids.append(identifier)
-        self._numbers.append(row)
-
-    def take(self) -> RowBatch:
-        """Return the rows as a batch, and begin the next one."""
-        columns = {self._text: pa.array(self._texts, pa.large_string())}
-        if self._id is not None:
-            columns[self._id] = pa.array(self._ids, pa.large_string())
-        kept = None if self._filter is None else np.array(self._kept, bool)
-        numbers, bad, missing = np.array(self._numbers, np.uint64), tuple(self.bad), tuple(sorted(self._missing))
-        self._clear()
-        return RowBatch(pa.record_batch(columns), numbers, bad, kept=kept, missing_keys=missing)
+    def _taken(self, rows: list[_Row], bad: list[BadRow]) -> RowBatch:
+        """Return rows as a batch, and clear the lists."""
+        numbers, texts, ids, kept = zip(*rows, strict=True) if rows else ((), (), (), ())
+        columns = {self._text: pa.array(texts, pa.large_string())}
+        if self.columns.id is not None:
+            columns[self.columns.id] = pa.array(ids, pa.large_string())
+        mask = None if self.columns.filter is None else np.array(kept, bool)
+        missing, bad_rows = tuple(sorted(self._missing)), tuple(bad)
+        rows.clear()
+        bad.clear()
+        return RowBatch(pa.record_batch(columns), np.array(numbers, np.uint64), bad_rows, 0, mask, missing)
 
     def _found(self, value: Any, key: str) -> tuple[bool, Any]:
         """Return whether a row, or the path of its file, has a key, and its value."""
         has_key, found = look_up(value, key)
-        if not has_key and key in self._paths:
-            has_key, found = True, self._paths[key]
+        if not has_key and key in self.columns.path_columns:
+            has_key, found = True, self.columns.path_columns[key]
         if has_key:
             self._missing.discard(key)
         return has_key, found
 
     def _text_of(self, value: Any) -> str | None:
         """Return the text of a row, None if it is null; raises BadValue if the row has no text."""
-        if isinstance(value, dict) and isinstance(text := value.get(self._text), str):  # most rows: a fast path
-            return self._clean(text, "text")
-        text, what = value, "it"
+        if isinstance(value, dict) and isinstance(text := value.get(self._text), str):  # most rows
+            return self.columns.decoding.clean(text, "text")
+        text = value
         if self._text != WHOLE_ROW:
             has_text, text = self._found(value, self._text)
             text = text if has_text else value_at(value, self._text, "text")
-            what = repr(self._text)
         if isinstance(text, list) and all(item is None or isinstance(item, str) for item in text):
             text = "\n".join(item for item in text if item is not None)
         if text is None or isinstance(text, str):
-            return text and self._clean(text, "text")
-        if is_conversation(text):
-            raise BadValue(f"{what} is a conversation; {instead_of_text(self._text)}", "not_text")
-        raise BadValue(f"{what} is {json_type(text)}, not text; repair the row", "not_text")
+            return text and self.columns.decoding.clean(text, "text")
+        problem = f"{self._text!r} is {json_type(text)}, not text; repair the row, set messages: for conversations"
+        raise BadValue(problem, "not_text")
 
     def _id_of(self, value: Any, key: str) -> str | None:
         """Return the id of a row as text, None if it has none; raises BadValue."""
@@ -235,12 +218,11 @@ class _Pending:
             return None
         if isinstance(found, bool) or not isinstance(found, str | int):
             raise BadValue(f"id {key!r} is {json_type(found)}, not a string or an integer; repair the row", "bad_id")
-        return self._clean(str(found), "id")
+        return self.columns.decoding.clean(str(found), "id")
 
-    def _is_true(self, value: Any, one: Comparison | Members) -> bool:
-        _, found = self._found(value, one.column)
-        is_of_path = one.column in self._paths and not look_up(value, one.column)[0]
-        return is_true(found, one, parses_numbers=self._reader.parses_numbers or is_of_path)
+    def _is_true(self, value: Any, part: Comparison | Members) -> bool:
+        is_of_path = part.column in self.columns.path_columns and not look_up(value, part.column)[0]
+        return is_true(self._found(value, part.column)[1], part, parses_numbers=self.parses_numbers or is_of_path)
 
 
 @contextmanager

@@ -23,7 +23,6 @@ from tokenloom.tasks.sources.base import BadValue, Options
 
 LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)  # types of lists of any length and kind of offsets
 STRINGS = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
-ROLES = {"role", "from"}  # each message of a conversation has one of these keys
 REPLACE = "replace bad bytes (documents.encoding_errors: replace)"
 _TEXT_FILES = ("text", "jsonl", "csv")
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -201,11 +200,6 @@ class Decoding:
         return BadValue(f"{problem}; {self._advice}", "invalid_utf8", REPLACE)
 
 
-def instead_of_text(key: str) -> str:
-    """Return the next step where the `text` of a source is the key of conversations."""
-    return f"set messages: {key} in place of text: {key}"
-
-
 def parse_json(text: str) -> Any:
     """Return the JSON value in a text; raises BadValue."""
     try:
@@ -246,16 +240,5 @@ def value_at(value: Any, key: str, option: str) -> Any:
     if isinstance(value, dict):
         keys = shown_names(value)
         raise BadValue(f"no key {key!r}; its keys are: {keys}. Set {option}: to one of them", "missing_key")
-    step = f"set text: {WHOLE_ROW} if each row is a text" if isinstance(value, str) else "repair the row"
-    if is_conversation(value):
-        step = f"set messages: {WHOLE_ROW}, since the row is a conversation"
+    step = f"repair the row, set text: {WHOLE_ROW} for rows that are texts, messages: {WHOLE_ROW} for conversations"
     raise BadValue(f"{json_type(value)} where an object with the key {key!r} is expected; {step}", "missing_key")
-
-
-def is_conversation(value: object) -> bool:
-    """Return whether a row's value is a list of messages, as chat datasets have them."""
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(item, dict) and ROLES & item.keys() for item in value)
-    )

@@ -308,12 +308,10 @@ def test_a_column_that_holds_no_conversations_is_refused(kind: str, tmp_path: Pa
 
 def test_texts_say_how_conversations_are_read(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path, chat_rows(1))
-    with pytest.raises(BadRow, match="'messages' is a conversation; set messages: messages in place of text: messages"):
+    with pytest.raises(BadRow, match=r"'messages' is an array, not text; .*, set messages: for conversations"):
         texts("jsonl", path, messages=None, text="messages")
     path.write_text(json.dumps([chat_rows(1)[0]["messages"]]))
-    with pytest.raises(BadRow, match=r"it is a conversation; set messages: \. in place of text: \."):
-        texts("jsonl", path, messages=None, text=".")
-    with pytest.raises(BadRow, match=r"set messages: \., since the row is a conversation"):
+    with pytest.raises(BadRow, match=r"an array where an object with .*, messages: \. for conversations"):
         texts("jsonl", path, messages=None, text="text")
     assert len(texts("jsonl", path, messages=".")) == 1
 

@@ -294,8 +294,7 @@ BAD_ROWS: Table = {
     ),
     "no key of the text": _lines(
         "missing_key",
-        (b'["text", "more"]', "an array where an object with the key 'text' is expected; repair"),
-        (b'"text"', "a string where an object with the key 'text' is expected; set text: ."),
+        (b'"text"', "a string where an object with the key 'text' is expected; repair the row, set text: ."),
         (b'{"body": "a", "id": 1}', "no key 'text'; its keys are: body, id. Set text: to one of them"),
     ),
     "keys that can't be printed": [
@@ -539,7 +538,10 @@ def test_an_input_of_only_empty_texts_is_refused_with_its_counts(tmp_path: Path)
 def test_a_bad_row_is_answered_with_the_way_to_leave_it_out(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", ["first"])
     path.write_bytes(path.read_bytes() + b'{"text": 12}\n')
-    assert_refused(spec_of(path, "jsonl"), "repair the row, or leave out bad rows (documents.on_error: skip)")
+    assert_refused(
+        spec_of(path, "jsonl"),
+        "repair the row, set messages: for conversations, or leave out bad rows (documents.on_error: skip)",
+    )
 
 
 class _Keys(encryption.KmsClient):  # type: ignore[misc]  # pyarrow has no types
