@@ -34,8 +34,7 @@ for pattern in sys.argv[1:]:
         print(error)
 """
 _NAMES = ["a", "b", "ab", "a.txt", "b.txt", ".hidden", "[x]"]
-_PARTS = ["*", "a*", "?", "[ab]", "[!a]*", "*.txt", "**", "a", "[[]x]"]
-_REMOTE_PARTS = ["*", "a*", "?", "[ab]", "[!a]*", "*.txt", "**", "a", "a.txt", "[[]x]"]
+_PARTS = ["*", "a*", "?", "[ab]", "[!a]*", "*.txt", "**", "a", "a.txt", "[[]x]"]
 
 
 def make_tree(folder: Path, numbers: random.Random, depth: int = 0) -> None:
@@ -46,17 +45,6 @@ def make_tree(folder: Path, numbers: random.Random, depth: int = 0) -> None:
             make_tree(folder / name, numbers, depth + 1)
         else:
             (folder / name).write_text("x" * numbers.randint(0, 9))
-
-
-@pytest.mark.parametrize("seed", range(count(12, 200)))
-def test_without_links_it_matches_what_fsspec_matches(tmp_path: Path, seed: int) -> None:
-    numbers = random.Random(seed)
-    make_tree(tmp_path, numbers)
-    system = fsspec.filesystem("file")
-    for _ in range(20):
-        parts = [*numbers.choices(_PARTS, k=numbers.randint(0, 3)), numbers.choice(_PARTS[:7])]
-        pattern = "/".join([str(tmp_path), *parts])
-        assert shown(match(pattern)[1], pattern) == shown(system.glob(pattern, detail=True).items(), pattern)
 
 
 def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
@@ -111,15 +99,9 @@ def test_a_folder_that_this_user_cannot_read_or_enter_is_named(tree: Path) -> No
 def test_runs_of_slashes_are_one(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x.txt").write_text("x")
-    for pattern in (
-        f"{tmp_path}//a/*.txt",
-        f"{tmp_path}///a//*.txt",
-        f"/{tmp_path}//a/x.txt",
-        f"file:///{tmp_path}/a/*",
-    ):
+    for pattern in (f"{tmp_path}///a//*.txt", f"/{tmp_path}//a/x.txt", f"file:///{tmp_path}/a/*"):
         (found,) = find_files(pattern)
         assert (found.path, found.url) == ("x.txt", f"{tmp_path}/a/x.txt")
-    assert [file.path for file in find_files(f"{tmp_path}//*//*.txt")] == ["a/x.txt"]
 
 
 _FINDING = """
@@ -164,13 +146,6 @@ def put_all(s3_url: str, *names: str) -> str:
     return f"s3://{BUCKET}/{key}"
 
 
-@pytest.mark.parametrize("fault", ["503", "403", "drop"])
-def test_no_folder_of_a_bucket_is_left_out(s3_url: str, s3_proxy: FaultyProxy, fault: str) -> None:
-    root = put_all(s3_url, "a/x.jsonl", "of/x.jsonl", "z/x.jsonl")
-    s3_proxy.plan_listings("%2Fof%2F", always=fault)
-    assert names_of(f"{root}/*/*.jsonl") == ["a/x.jsonl", "of/x.jsonl", "z/x.jsonl"]
-
-
 @pytest.mark.parametrize("pattern", ["*/*.jsonl", "**/*.jsonl", "a/*.jsonl", "a/x*"])
 def test_a_page_that_fails_is_retried_or_reported(s3_url: str, s3_proxy: FaultyProxy, pattern: str) -> None:
     root, s3_proxy.page = put_all(s3_url, *(f"a/x{i}.jsonl" for i in range(5))), 2
@@ -184,23 +159,8 @@ def test_a_page_that_fails_is_retried_or_reported(s3_url: str, s3_proxy: FaultyP
 
 
 @pytest.mark.usefixtures("s3_proxy")
-def test_two_stars_lead_through_folders_without_a_name(s3_url: str) -> None:
-    root = put_all(s3_url, "d/a.jsonl", "d//b.jsonl", "d///c.jsonl", "d/sub//e.jsonl", "d/x.txt")
-    assert names_of(f"{root}/d/**/*.jsonl") == ["//c.jsonl", "/b.jsonl", "a.jsonl", "sub//e.jsonl"]
-
-
-@pytest.mark.usefixtures("s3_proxy")
-def test_a_bucket_that_is_not_there_is_named() -> None:
-    with pytest.raises(
-        InputError,
-        match=r"s3://nobody-has: no such bucket or container; create it or correct the URL s3://nobody-has/x",
-    ):
-        find_files("s3://nobody-has/x/*.jsonl")
-
-
-@pytest.mark.usefixtures("s3_proxy")
-@pytest.mark.parametrize("seed", range(count(3, 50)))
-def test_remote_patterns_match_what_fsspec_matches(tmp_path: Path, s3_url: str, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(count(4, 60)))
+def test_patterns_match_what_fsspec_matches(tmp_path: Path, s3_url: str, seed: int) -> None:
     numbers = random.Random(seed)
     make_tree(tmp_path, numbers)
     names = [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*")) if path.is_file()]
@@ -210,10 +170,8 @@ def test_remote_patterns_match_what_fsspec_matches(tmp_path: Path, s3_url: str, 
     for name in names:
         systems["memory://tree"].pipe(f"/tree/{name}", b"{}\n")
     for _ in range(12):
-        pattern = "/".join(
-            [*numbers.choices(_REMOTE_PARTS, k=numbers.randint(0, 3)), numbers.choice(_REMOTE_PARTS[:7])]
-        )
-        for url, system in systems.items():
+        pattern = "/".join([*numbers.choices(_PARTS, k=numbers.randint(0, 3)), numbers.choice(_PARTS[:7])])
+        for url, system in {**systems, str(tmp_path): fsspec.filesystem("file")}.items():
             expected = system.glob(f"{url}/{pattern}", detail=True)
             wanted = [item for item in expected.items() if not item[0].endswith("/")]
             assert shown(match(f"{url}/{pattern}")[1], pattern) == shown(wanted, pattern)
@@ -234,6 +192,7 @@ def test_an_object_that_is_named_as_a_folder_is_not_lost(s3_url: str) -> None:
     assert names_of(f"{root}/*") == ["a"]
     assert names_of(f"{root}/**") == ["a", "a/x.txt", "b//y.txt"]
     assert names_of(f"{root}/b//y*") == ["y.txt"]
+    assert names_of(f"{root}/**/*.txt") == ["a/x.txt", "b//y.txt"]
     with pytest.raises(InputError, match=rf"{root}/a: a folder"):
         find_files(f"{root}/a*")
     put(s3_url, f"{root.removeprefix(f's3://{BUCKET}/')}/a", b"")  # an empty object represents the folder
@@ -247,7 +206,6 @@ def test_an_object_that_is_named_as_a_folder_is_not_lost(s3_url: str) -> None:
         ("s3://corp*/a.txt", "give each bucket a source of its own"),
         ("s3://*/a.txt", "give each bucket a source of its own"),
         ("s3://corpora", "a folder"),
-        ("s3://corpora/a**/*.txt", r"\*\* must be a whole part of the path"),
         ("memory://nothing/*/*.txt", "no file matches"),
         ("memory://nothing/a**", r"\*\* must be a whole part of the path"),
     ],
