@@ -38,6 +38,9 @@ class TokenloomError(Exception):
 
     exit_code = 1
 
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
 
 class SpecError(TokenloomError, ValueError):
     """The spec or an option is wrong. The message names the key, the value, what is allowed, and the line.
@@ -106,9 +109,6 @@ class BadConversation(InputError):
         super().__init__(problem, reason)
         self.reason = reason
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class TokenizerError(TokenloomError, ValueError):
     """A tokenizer can't be loaded, can't encode a text, or returns invalid ids; or ids can't be decoded.
@@ -134,9 +134,6 @@ class EncoderMismatch(TokenizerError):
     def __init__(self, message: str, encoders: tuple[str, ...]) -> None:
         super().__init__(message, encoders)
         self.encoders = encoders
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class StoreError(TokenloomError, OSError):
@@ -215,9 +212,6 @@ class GateFailed(CheckError):
     def __init__(self, message: str, version: str, gates: list[dict[str, str | bool]]) -> None:
         super().__init__(message, version, gates)
         self.version, self.gates = version, gates
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class WorkerLost(TokenloomError, RuntimeError):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from tokenloom.cli.output import FAILED, INTERRUPTED, TERMINATED, json_text
+from tokenloom.cli.output import FAILED, INTERRUPTED, TERMINATED
 from tokenloom.cli.parser import UsageError
 from tokenloom.errors import FormatError, GateFailed, SpecError, TokenloomError, message_of, named_message_of, one_line
 from tokenloom.wording import printable, redacted
@@ -59,7 +60,7 @@ def report(error: BaseException, *, as_json: bool = False, debug: bool = False, 
         value: dict[str, object] = {"type": type(error).__name__, "message": message, "exit_code": code}
         if isinstance(error, GateFailed):
             value |= {"version": error.version, "gates": error.gates}
-        sys.stdout.write(json_text({"error": value}) + "\n")
+        sys.stdout.write(json.dumps({"error": value}) + "\n")
         sys.stdout.flush()
     return code
 

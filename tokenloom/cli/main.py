@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import gc
 import io
+import json
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from tokenloom.cli.arguments import call
 from tokenloom.cli.commands import function_of
 from tokenloom.cli.failures import naming_missing_packages, raise_terminated, report
-from tokenloom.cli.output import READER_ENDED, Output, drop_output, json_text, showing_plain_warnings, write_output
+from tokenloom.cli.output import READER_ENDED, Output, drop_output, showing_plain_warnings, write_output
 from tokenloom.cli.parser import make_parser
 
 #: Run again after an interruption, these continue where they stopped.
@@ -77,7 +78,7 @@ def _run(arguments: argparse.Namespace) -> int:
     stdout = contextlib.redirect_stdout(sys.stderr) if arguments.json else contextlib.nullcontext()
     with stdout, showing_plain_warnings():
         result = call(function_of(arguments.command), arguments, out=Output(quiet=arguments.json))
-    write_output(json_text(result.value) + "\n" if arguments.json else "", flush=True)
+    write_output(json.dumps(result.value) + "\n" if arguments.json else "", flush=True)
     return int(result.exit_code)
 
 

@@ -5,7 +5,6 @@ Any text may come from a file of a store, so control characters are escaped here
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import warnings
@@ -85,13 +84,6 @@ def shown_origin(document: Mapping[str, Any]) -> str:
     """Return where a document comes from: "news: a.parquet, row 5, id x"; `document` has the fields of an Origin."""
     identifier = f", id {document['id']}" if document.get("id") is not None else ""
     return f"{document['source']}: {document['path']}, row {document['row']}{identifier}"
-
-
-def json_text(value: object) -> str:
-    """Encode a value as one line of JSON; characters that are not printable or that stdout can't encode are escaped."""
-    is_utf8 = (sys.stdout.encoding or "utf-8").lower().replace("_", "-") == "utf-8"
-    text = json.dumps(value, ensure_ascii=not is_utf8)
-    return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def write_output(text: str, *, flush: bool = False) -> None:
