@@ -31,14 +31,6 @@ _ONE_LENGTH_OF_U32 = 1 << 2 | 2
 _HASH = "xxh3_128"
 
 
-def header(row_bytes: NDArray[np.int64], name: str, text: bytes = b"") -> bytes:
-    """Return the bytes before the rows; raise SpecError if a document makes the file too long."""
-    places = 4 * (len(row_bytes) + 2) + len(text) + np.append(0, np.cumsum(row_bytes))
-    if places[-1] > _MAX_BYTES:
-        raise SpecError(f"{name}: {counted(len(row_bytes), 'document')} make a file of 4 GiB or more; use megatron")
-    return np.uint32(len(row_bytes)).tobytes() + places.astype("<u4").tobytes() + text
-
-
 def joined(lengths: NDArray[np.uint32], parts: Sequence[AnyArray]) -> AnyBuffer:
     """Return the rows of a piece, each its share of every part in turn.
 
@@ -78,14 +70,20 @@ class ChunkFormat(tables.TableFormat):
         return b""
 
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Files) -> None:
-        """Write the header, then the rows."""
+        """Write the table of offsets, then the rows; raise SpecError if a document makes the file too long."""
         documents, length, columns = unit.documents, facts.options.seq_len, tables.columns(facts)
         if length is None:
             lengths = np.concatenate(list(documents.lengths())).astype(np.int64)
         else:
             lengths = np.full(tables.num_rows(documents, facts), length, np.int64)
         row_bytes = lengths * sum(dtype.itemsize for dtype in columns.values()) + len(columns) * self.head_bytes(facts)
-        files[0].write(header(row_bytes, self.name, self.text(facts)))
+        text = self.text(facts)
+        places = 4 * (len(row_bytes) + 2) + len(text) + np.append(0, np.cumsum(row_bytes))
+        if places[-1] > _MAX_BYTES:
+            raise SpecError(
+                f"{self.name}: {counted(len(lengths), 'document')} make a file of 4 GiB or more; use megatron"
+            )
+        files[0].write(np.uint32(len(row_bytes)).tobytes() + places.astype("<u4").tobytes() + text)
         for piece in tables.row_pieces(documents, facts):
             files[0].write(joined(piece.lengths, self.row_parts(piece, facts)))
 
