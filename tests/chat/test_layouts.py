@@ -225,66 +225,51 @@ def test_reasoning_has_one_name(key: str) -> None:
     assert "two different reasonings" in problem([{"role": "assistant", "content": parts, key: "Wave."}])
 
 
-@pytest.mark.parametrize(
-    ("value", "layout", "expected"),
-    [
-        ([], "messages", "it has no messages"),
-        ({"rows": [_HI]}, "messages", "it is an object, not a list of messages, nor has it one; set layout:"),
-        ("Hi", "messages", "the conversation is text that is not JSON"),
-        ([_HI, "Hello!"], "messages", "messages[1] is text, not an object"),
-        ([{"content": "Hi"}], "messages", "messages[0] has role 'None'"),
-        ([_HI, {"role": "critic", "content": "No."}], "messages", "messages[1] has role 'critic'; it must be one of"),
-        ([{"role": "user", "content": 7}], "messages", "messages[0].content is a number, not text"),
-        ([{"role": "user", "content": None}], "messages", "messages[0] (user) has no content"),
-        ([{**_HI, "tool_calls": [_CALL]}], "messages", "messages[0] (user) calls tools"),
-        ([{**_HI, "images": ["a.png"]}], "messages", "messages[0] has images, which are not supported"),
+def _user(content: Any, **more: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": content, **more}]
+
+
+def _calling(*calls: Any) -> list[dict[str, Any]]:
+    return [{"role": "assistant", "tool_calls": [*calls]}]
+
+
+_REFUSED: dict[str, list[tuple[Any, str]]] = {
+    "messages": [
+        ([], "it has no messages"),
+        ({"rows": [_HI]}, "it is an object, not a list of messages, nor has it one; set layout:"),
+        ("Hi", "the conversation is text that is not JSON"),
+        ([_HI, "Hello!"], "messages[1] is text, not an object"),
+        ([{"content": "Hi"}], "messages[0] has role 'None'"),
+        ([_HI, {"role": "critic", "content": "No."}], "messages[1] has role 'critic'; it must be one of"),
+        (_user(7), "messages[0].content is a number, not text"),
+        (_user(None), "messages[0] (user) has no content"),
+        (_user("Hi", tool_calls=[_CALL]), "messages[0] (user) calls tools"),
+        (_user("Hi", images=["a.png"]), "messages[0] has images, which are not supported"),
+        (_user([{"type": "image_url", "image_url": "a"}]), "messages[0].content[0] ('image_url') is not a part with a"),
+        (_user([{"type": "text"}]), "messages[0].content[0] ('text') is not a part with a value"),
         (
-            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "a"}}]}],
-            "messages",
-            "messages[0].content[0] ('image_url') is not a part with a value of type text, reasoning, tool_call or",
+            _user([{"type": "tool_call", "value": _CALL}, {"type": "text", "text": "x"}]),
+            "content[1] is a text: a template",
         ),
-        (
-            [{"role": "user", "content": [{"type": "text"}]}],
-            "messages",
-            "messages[0].content[0] ('text') is not a part",
-        ),
-        (
-            [{"role": "assistant", "content": [{"type": "tool_call", "value": _CALL}, {"type": "text", "text": "x"}]}],
-            "messages",
-            "messages[0].content[1] is a text: a template writes reasoning, text and tool_call in this order",
-        ),
-        ([{"role": "assistant", "tool_calls": [{"arguments": {}}]}], "messages", "a tool call is not an object with"),
-        (
-            [{"role": "assistant", "tool_calls": [{"name": "add", "arguments": [1]}]}],
-            "messages",
-            "messages[0]: the arguments of 'add' are a list, not an object",
-        ),
-        (
-            [{"role": "assistant", "tool_calls": [{"name": "add", "arguments": {"a": float("nan")}}]}],
-            "messages",
-            "its tools or arguments are not JSON values",
-        ),
-        ({"instruction": "Hi"}, "alpaca", "it is not an object with instruction and output, as alpaca has"),
-        (
-            {"instruction": "Hi", "output": "x", "history": [["Hi"]]},
-            "alpaca",
-            "history is not a list of pairs of texts",
-        ),
-        (
-            [_HI],
-            "alpaca",
-            "it is not an object with instruction and output, as alpaca has; set layout:, or set messages: .",
-        ),
-        ({"prompt": "Hi", "chosen": "a", "rejected": "b"}, "prompt_completion", "it is a preference pair"),
+        (_calling({"arguments": {}}), "a tool call is not an object with"),
+        (_calling({"name": "add", "arguments": [1]}), "messages[0]: the arguments of 'add' are a list, not an object"),
+        (_calling({"name": "add", "arguments": {"a": float("nan")}}), "its tools or arguments are not JSON values"),
+        ({"messages": [_HI], "tools": {"name": "add"}}, "tools are an object, not a list"),
+        ({"messages": [_HI], "tools": [{"type": "x"}]}, "tools[0] does not describe a function with a name"),
     ],
-)
-def test_whatever_the_form_cannot_hold_is_refused_with_its_place(value: Any, layout: str, expected: str) -> None:
-    assert expected in problem(value, layout)
+    "alpaca": [
+        ({"instruction": "Hi"}, "it is not an object with instruction and output, as alpaca has"),
+        ({"instruction": "Hi", "output": "x", "history": [["Hi"]]}, "history is not a list of pairs of texts"),
+        ([_HI], "as alpaca has; set layout:, or set messages: ."),
+    ],
+    "prompt_completion": [({"prompt": "Hi", "chosen": "a", "rejected": "b"}, "it is a preference pair")],
+}
 
 
-def test_tools_that_describe_no_functions_are_refused() -> None:
-    assert "tools are an object, not a list" in problem([_HI], tools={"name": "add"})
-    assert "tools[0] does not describe a function with a name" in problem([_HI], tools=[{"type": "interpreter"}])
+@pytest.mark.parametrize("layout", _REFUSED)
+def test_whatever_the_form_cannot_hold_is_refused_with_its_place(layout: str) -> None:
+    for value, expected in _REFUSED[layout]:
+        assert expected in problem(value, layout)
 
 
 def test_nesting_that_is_too_deep_is_refused() -> None:
@@ -302,7 +287,6 @@ def test_nesting_that_is_too_deep_is_refused() -> None:
 @pytest.mark.parametrize(
     ("values", "fit"),
     [
-        ([[{"role": "user", "from": "human", "content": "Hi", "value": "Hi"}]], "messages and sharegpt"),
         ([{"instruction": "a", "output": "b", "prompt": "a", "completion": "b"}], "alpaca and prompt_completion"),
         ([[_HI], [{"from": "human", "value": "Hi"}]], "messages and sharegpt"),
     ],
@@ -424,43 +408,29 @@ def test_what_identifies_a_conversation_is_its_sorted_json_without_weights(
     assert identity(found) == identity(json.loads(text))
 
 
-@pytest.mark.parametrize(
-    ("name", "key", "layout", "num_rows", "roles"),
-    [
-        ("alpaca_en_demo.json", ".", "alpaca", 999, {"user": 999, "assistant": 999}),
-        (
-            "glaive_toolcall_en_demo.json",
-            "conversations",
-            "sharegpt",
-            300,
-            {"user": 746, "assistant": 746 + 211, "tool": 211},
-        ),
-        (
-            "reason_tool_use_demo_50.jsonl",
-            "messages",
-            "messages",
-            50,
-            {"system": 50, "user": 70, "assistant": 59 + 41 + 9 + 3, "tool": 42},
-        ),
-        ("v1_sft_demo.jsonl", "messages", "messages", 500, {"user": 500, "assistant": 500}),
-    ],
-)
-def test_every_row_of_real_data_becomes_a_conversation(
-    name: str, key: str, layout: str, num_rows: int, roles: dict[str, int], data_dir: Path
-) -> None:
+_REAL: dict[str, tuple[str, str, Counter[str]]] = {  # key, layout, messages by role
+    "alpaca_en_demo.json": (".", "alpaca", Counter(user=999, assistant=999)),
+    "glaive_toolcall_en_demo.json": ("conversations", "sharegpt", Counter(user=746, assistant=746 + 211, tool=211)),
+    "reason_tool_use_demo_50.jsonl": ("messages", "messages", Counter(system=50, user=70, assistant=112, tool=42)),
+    "v1_sft_demo.jsonl": ("messages", "messages", Counter(user=500, assistant=500)),
+}
+
+
+@pytest.mark.parametrize("name", _REAL)
+def test_every_row_of_real_data_becomes_a_conversation(name: str, data_dir: Path) -> None:
+    key, layout, roles = _REAL[name]
     rows = real_rows(data_dir / "chat" / name)
     values = [row if key == "." else row[key] for row in rows]
     assert recognized(values[:100]) == layout
     found = [normalized(value, layout, row.get("tools")) for value, row in zip(values, rows, strict=True)]
-    assert len(found) == num_rows
-    assert Counter(message["role"] for one in found for message in one["messages"]) == roles
+    messages = [message for one in found for message in one["messages"]]
+    assert Counter(message["role"] for message in messages) == roles
     assert all(normalized(parse(canonical(one)), "messages") == one for one in found)
-    has_tools = {"tools" in one for one in found}
-    assert has_tools == {"glaive": {True, False}, "reason": {True, False}}.get(name.split("_")[0], {False})
-    calls = [call for one in found for message in one["messages"] for call in message.get("tool_calls", ())]
+    assert {"tools" in one for one in found} == ({True, False} if "tool" in name else {False})
+    calls = [call for message in messages for call in message.get("tool_calls", ())]
     assert all(isinstance(call["function"]["arguments"], dict) for call in calls)
     if name.startswith("v1"):
-        assert all(("train" in message) is (message["role"] == "user") for one in found for message in one["messages"])
+        assert all(("train" in message) is (message["role"] == "user") for message in messages)
 
 
 def real_rows(path: Path) -> list[dict[str, Any]]:
