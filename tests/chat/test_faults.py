@@ -5,7 +5,6 @@ What is compared is a text: a conversation as its ids decode, what is learned of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tokenizers
-from numpy.typing import NDArray
 
 from tests.builders.chat_tokenizer import CHATML, FORGETFUL, MARKED, OBSERVING, write_chat_tokenizer
 from tests.builders.chats import bracketed
@@ -22,10 +20,6 @@ from tokenloom.chat.encoding import ChatEncoder
 from tokenloom.chat.layouts import normalized
 from tokenloom.storage.formats.classes import learned_classes
 from tokenloom.tokenizers import load_tokenizer
-from tokenloom.tokenizers.base import ReferenceTokenizer
-
-_UINT32 = np.dtype(np.uint32)
-Learned = NDArray[np.bool_]
 
 _TOOL = {"type": "function", "function": {"name": "ask", "description": "Ask.", "parameters": {"type": "object"}}}
 _CALL = {"type": "function", "function": {"name": "ask", "arguments": {"n": 3}}}
@@ -60,15 +54,6 @@ _OBSERVING = (
 )
 
 
-@dataclass(frozen=True)
-class Made:
-    """A conversation that tokenloom rendered and encoded, without its end-of-text token."""
-
-    tokenizer: ReferenceTokenizer
-    ids: list[int]
-    classes: NDArray[np.uint8]
-
-
 class Maker:
     """Renders and encodes conversations with the small tokenizer."""
 
@@ -76,26 +61,17 @@ class Maker:
         self.tokenizer = load_tokenizer(write_chat_tokenizer(folder / "tokenizer.json"))
         self.library = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
 
-    def make(self, template: str, conversation: dict[str, Any]) -> Made:
-        """Return a conversation's ids and classes."""
+    def shown(self, template: str, conversation: dict[str, Any]) -> str:
+        """Return the text of a conversation as its ids decode, with brackets around what is learned by default."""
         stops = ("<|user|>", "<|observation|>") if template == OBSERVING else ()
         definition = ChatDefinition(template, special_tokens={"bos_token": "<bos>"}, stop_tokens=stops)
         encoder = ChatEncoder(definition, self.tokenizer)
-        encoded = encoder.encode([encoder.render(canonical(conversation))], _UINT32)
-        assert encoded.tokens[-1] == self.tokenizer.eot_id
-        assert encoded.classes[-1] == 0
-        return Made(self.tokenizer, encoded.tokens[:-1].tolist(), encoded.classes[:-1])
-
-    def ids(self, text: str) -> list[int]:
-        """Return the ids of a text in which the spellings of tokens are tokens."""
-        ids: list[int] = self.library.encode(text, add_special_tokens=False).ids
-        return ids
-
-
-def shown(made: Made) -> str:
-    """Return the text of a conversation with brackets around what is learned by default."""
-    learned = learned_classes("assistant")[made.classes]
-    return bracketed(made.ids, learned, lambda ids: made.tokenizer.decode(np.array(ids)))
+        encoded = encoder.encode([encoder.render(canonical(conversation))], np.dtype(np.uint32))
+        assert (encoded.tokens[-1], encoded.classes[-1]) == (self.tokenizer.eot_id, 0)
+        ids, learned = encoded.tokens[:-1].tolist(), learned_classes("assistant")[encoded.classes[:-1]]
+        text = self.tokenizer.decode(encoded.tokens[:-1])
+        assert ids == self.library.encode(text, add_special_tokens=False).ids  # spellings of tokens are tokens there
+        return bracketed(ids, learned, lambda run: self.tokenizer.decode(np.array(run)))
 
 
 def _through_arrow(conversation: dict[str, Any]) -> dict[str, Any]:
@@ -124,13 +100,10 @@ def maker(tmp_path_factory: pytest.TempPathFactory) -> Maker:
 @pytest.mark.parametrize("name", _RENDERED)
 def test_ids_and_mask_of_a_conversation(name: str, maker: Maker) -> None:
     template, expected = _RENDERED[name]
-    made = maker.make(template, _CONVERSATION)
-    assert shown(made) == expected
-    assert made.ids == maker.ids(maker.tokenizer.decode(np.array(made.ids)))
+    assert maker.shown(template, _CONVERSATION) == expected
 
 
 def test_keys_that_arrow_makes_up_reach_no_template(maker: Maker) -> None:
     row = _through_arrow(_CONVERSATION)
     assert row["tools"][0]["function"]["strict"] is None
-    made = maker.make(CHATML, normalized(row["messages"], "messages", row["tools"]))
-    assert shown(made) == _CHATML
+    assert maker.shown(CHATML, normalized(row["messages"], "messages", row["tools"])) == _CHATML

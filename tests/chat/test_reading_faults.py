@@ -19,7 +19,7 @@ from tests.builders.datasets import build, make_spec
 from tokenloom.reader.batch import document_mask
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
-from tokenloom.storage.formats.classes import BEGINS, learned_classes
+from tokenloom.storage.formats.classes import BEGINS
 from tokenloom.tokenizers import load_tokenizer
 
 _T = 160
@@ -81,28 +81,22 @@ def version(tmp_path_factory: pytest.TempPathFactory) -> Version:
     return Version(tmp_path_factory.mktemp("version"))
 
 
-@pytest.mark.parametrize("offset", [0, 1, -1])
-def test_labels_are_of_the_tokens_that_follow_and_no_others(version: Version, offset: int) -> None:
-    # 1: a mask that is not shifted with the labels, or twice, learns the token before a reply and not its end.
-    data = version.open("document_padded", fields=("classes",))
-    found = []
-    for sample in data[:]:
-        is_learned = np.roll(learned_classes("assistant")[sample["classes"]], offset)
-        follows = np.append(sample["input_ids"][1:], _IGNORED)
-        found.append(version.shown(sample["input_ids"].tolist(), np.where(is_learned, follows, _IGNORED).tolist()))
-    right = [version.shown(sample["input_ids"].tolist(), sample["labels"].tolist()) for sample in data[:]]
-    expected = sorted(map(_shown, version.conversations))
-    assert sorted(right) == expected
-    assert (sorted(found) == expected) == (offset == 0)
+def test_labels_are_of_the_tokens_that_follow_and_no_others(version: Version) -> None:
+    # A mask that is not shifted with the labels, or twice, learns the token before a reply and not its end.
+    data = version.open("document_padded")
+    found = [version.shown(sample["input_ids"].tolist(), sample["labels"].tolist()) for sample in data[:]]
+    assert sorted(found) == sorted(map(_shown, version.conversations))
 
 
 # ---- targets that are cut off
 
 
-def _losses(batch: dict[str, Any]) -> torch.Tensor:
+def _loss(batch: dict[str, Any]) -> float:
     """Return the sum of the losses of a batch, of a model to which all ids are equally likely."""
     labels = batch["labels"]
-    return cross_entropy(torch.zeros(labels.numel(), 300), labels.flatten(), reduction="sum", ignore_index=_IGNORED)
+    return float(
+        cross_entropy(torch.zeros(labels.numel(), 300), labels.flatten(), reduction="sum", ignore_index=_IGNORED)
+    )
 
 
 def test_a_batch_without_targets_is_counted_and_its_loss_is_a_number(version: Version) -> None:
@@ -114,10 +108,7 @@ def test_a_batch_without_targets_is_counted_and_its_loss_is_a_number(version: Ve
     steps = [*batches, *others]
     num_targets = sum(batch["num_targets"] for batch in steps)
     assert num_targets == sum(int((batch["labels"] != _IGNORED).sum()) for batch in others) > 0
-    mean = sum(map(_losses, steps)) / num_targets
-    assert math.isclose(float(mean), math.log(300), rel_tol=1e-5)
-    planted = [_losses(batch) / (batch["labels"] != _IGNORED).sum() for batch in steps]
-    assert math.isnan(float(sum(planted)) / len(planted))
+    assert math.isclose(sum(map(_loss, steps)) / num_targets, math.log(300), rel_tol=1e-5)
 
 
 # ---- a packed document sees no neighbour
@@ -131,9 +122,6 @@ def test_nothing_of_a_packed_neighbour_is_learned_or_seen(version: Version) -> N
     assert int((documents[:, 1:] > documents[:, :-1]).sum()) > 0  # documents share rows
     begins = batch["classes"] & BEGINS > 0
     assert (labels[begins] == _IGNORED).all()
-    learned = torch.from_numpy(learned_classes("all") | learned_classes("assistant"))
-    planted = (batch["classes"] & ~torch.tensor(BEGINS, dtype=torch.uint8)).int()  # the first token as any other
-    assert learned[planted][begins].any()
     causal = torch.ones(1, 1, 2 * _T, 2 * _T, dtype=torch.bool).tril()
     assert not _sees_neighbours(document_mask(documents).dense(), batch)
     assert _sees_neighbours(causal, batch)  # positions that begin anew block nothing
@@ -155,7 +143,6 @@ def _sees_neighbours(mask: torch.Tensor, batch: dict[str, Any]) -> bool:
 
 def test_a_trace_counts_the_roles_and_targets_of_each_document(version: Version) -> None:
     data = version.open("best_fit", learn="last", fields=["classes"])
-    num_traced = 0
     for index, batch in enumerate(TokenLoader(data, 1, order="sequential", num_epochs=1, drop_last=False)):
         (sample,) = data.trace(index)["samples"]
         for document in sample["documents"]:
@@ -163,5 +150,3 @@ def test_a_trace_counts_the_roles_and_targets_of_each_document(version: Version)
             assert document["targets"] == int((labels != _IGNORED).sum()) > 0
             assert sum(document["roles"].values()) == document["end"] - document["start"]
             assert {"user", "assistant", "template"} >= set(document["roles"]) >= {"assistant"}
-            num_traced += document["targets"]
-    assert num_traced == sum(batch["num_targets"] for batch in TokenLoader(data, 1, num_epochs=1))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from tests.tokenloom.tokenizer_conformance import EOT, TokenizerConformance, encode_each, refused
+from tests.tokenloom.tokenizer_conformance import EOT, TokenizerConformance, refused
 from tokenloom.tokenizers import load_tokenizer
 
 CORPUS = ["lorem ipsum dolor sit amet, consectetur adipiscing elit", "Hello, world! It's 1234567.", "naïve café"] * 5
@@ -92,14 +92,6 @@ def test_an_eot_or_bos_that_is_not_a_separate_piece_is_refused(field: str, piece
     definition = write_model(tmp_path, train("bpe", byte_fallback=True, vocab_size=340))
     with refused(rf"'{piece}' is not a piece that.* special tokens: <s>, </s>"):
         load_tokenizer({**definition, field: piece})
-
-
-def test_end_of_text_from_ordinary_text_does_not_move_a_boundary(tmp_path: Path) -> None:
-    tokenizer = load_tokenizer({**write_model(tmp_path, train("unigram")), "eot": "<sep>"})
-    texts = ["<sep>", "a<sep><sep>b", ""]
-    ids = encode_each(tokenizer, texts)
-    assert ids == [[*library_ids(train("unigram"), text), tokenizer.eot_id] for text in texts]
-    assert [document.count(tokenizer.eot_id) for document in ids] == [2, 3, 1]
 
 
 # Decoding
