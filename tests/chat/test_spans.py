@@ -171,12 +171,6 @@ def test_a_turn_without_a_generation_prompt_begins_after_its_header(said: str, b
     assert rendered.num_ended == rendered.num_turns
 
 
-def test_a_prompt_that_differs_from_the_header_in_white_space_is_none() -> None:
-    text = "{% for m in messages %}{{ '\n' + m.role.upper() + ': ' + m.content + '</s>' }}{% endfor %}"
-    text += "{% if add_generation_prompt %}{{ '\n\nASSISTANT:' }}{% endif %}"
-    assert _learned(_render(text, [USER, ASSISTANT, USER, ASSISTANT | {"content": " a"}])) == ["hello</s>", " a</s>"]
-
-
 def test_all_of_a_call_is_learned_without_a_generation_prompt() -> None:
     text = (
         "{% for m in messages %}{% if m.role == 'user' %}{{ '[INST]' + m.content + '[/INST]' }}{% else %}"
@@ -391,11 +385,6 @@ def test_a_message_with_more_pieces_than_there_are_marks() -> None:
     assert _learned(_render(template("chatml", generation=False), messages)) == ["a<think>" * 7000 + "<|im_end|>"]
 
 
-def test_a_template_that_writes_a_lone_surrogate_is_refused() -> None:
-    with pytest.raises(BadConversation, match=r"the template writes a lone surrogate, which no token has; repair it"):
-        _render("{{ '\\ud800' }}", [USER])
-
-
 def test_tools_are_of_the_template() -> None:
     text = "{{ tools | tojson }}<|eot|>{% for m in messages %}{{ m.content }}<|eot|>{% endfor %}"
     rendered = _render(text, [USER, ASSISTANT], tools=[{"type": "function", "function": {"name": "<|eot|>"}}])
@@ -454,8 +443,3 @@ def test_what_a_template_leaves_out_is_seen(
 def test_tools_are_left_out_where_a_text_is_the_same_without_them(head: str, is_incomplete: bool) -> None:
     text = head + template("chatml", generation=False)
     assert _render(text, [USER, ASSISTANT], _TOOLS).is_incomplete == is_incomplete
-
-
-def test_a_comment_that_mentions_generation_is_no_block() -> None:
-    text = "{#- Adds {% generation %} and {% endgeneration %} -#}" + template("chatml", generation=False)
-    assert _learned(_render(text, [USER, ASSISTANT])) == ["hello<|im_end|>"]

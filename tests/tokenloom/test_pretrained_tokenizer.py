@@ -107,21 +107,23 @@ def test_the_config_determines_an_end_of_text_that_tokenizer_json_does_not(eos: 
     )
 
 
-@pytest.mark.parametrize("train", [train_bpe, train_wordpiece])
-def test_the_config_does_not_change_what_tokenizer_json_determines(train: Callable[[], str], place: Place) -> None:
-    eos = EOT if train is train_bpe else "[SEP]"
-    definition = place(tokenizer_json=train().encode(), tokenizer_config_json=config(eos_token=eos))
+@pytest.mark.parametrize(
+    ("train", "content"),
+    [
+        (train_bpe, config(eos_token=EOT)),
+        (train_wordpiece, config(eos_token="[SEP]")),
+        (train_bpe, config(eos_token=None)),
+        (train_bpe, None),
+    ],
+)
+def test_the_config_does_not_change_what_tokenizer_json_determines(
+    train: Callable[[], str], content: bytes | None, place: Place
+) -> None:
+    files = {} if content is None else {"tokenizer_config_json": content}
+    definition = place(tokenizer_json=train().encode(), **files)
     alone = load_tokenizer({"kind": "huggingface"}, {"tokenizer.json": train().encode()})
     assert pinned_eot(definition) is None
     assert loaded(definition).fingerprint == alone.fingerprint
-
-
-@pytest.mark.parametrize("content", [config(), config(eos_token=None), None])
-def test_without_an_eos_token_tokenizer_json_decides_alone(content: bytes | None, place: Place) -> None:
-    files = {} if content is None else {"tokenizer_config_json": content}
-    definition = place(tokenizer_json=train_bpe().encode(), **files)
-    assert pinned_eot(definition) is None
-    assert loaded(definition).eot_id == 0
 
 
 _BAD_TOKENS: list[Any] = [[EOT], {"0": EOT}, {"0": {}}]
@@ -284,19 +286,21 @@ def test_the_commands_say_that_the_end_of_text_comes_from_the_config(
     place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     definition = place(tokenizer_json=without_known_end(), tokenizer_config_json=config(eos_token="<|end|>"))
-    (tmp_path / "a.txt").write_text("lorem")
-    path = tmp_path / "spec.yaml"
-    source, run = "{kind: text, path: a.txt}", "runner: {kind: process, workers: 0}"
-    tokenizer = json.dumps(definition | {"backend": "reference"})
-    path.write_text(f"dataset: d\nstore: st\nsources: [{source}]\ntokenizer: {tokenizer}\n{run}\n")
+    spec = str(write_spec(tmp_path, definition | {"backend": "reference"}))
     for command in ("tokenizer", "plan"):
-        assert main([command, str(path)]) == 0
+        assert main([command, spec]) == 0
         assert "302 ids, end of text 0 '<|end|>', the eos_token of tokenizer_config.json\n" in capsys.readouterr().out
-        assert main([command, str(path), "--set", "tokenizer.eot=<|end|>"]) == 0
+        assert main([command, spec, "--set", "tokenizer.eot=<|end|>"]) == 0
         assert "302 ids, end of text 0 '<|end|>'\n" in capsys.readouterr().out
-    assert main(["plan", str(path), "--json"]) == 0
-    tokenizer_shown = json.loads(capsys.readouterr().out)["tokenizer"]
-    assert (tokenizer_shown["eot"], tokenizer_shown["eot_of_config"]) == ("<|end|>", True)
+
+
+def write_spec(folder: Path, tokenizer: dict[str, Any]) -> Path:
+    """Write a spec of a text file."""
+    (folder / "a.txt").write_text("lorem")
+    source, run = "{kind: text, path: a.txt}", "runner: {kind: process, workers: 0}"
+    path = folder / "spec.yaml"
+    path.write_text(f"dataset: d\nstore: st\nsources: [{source}]\ntokenizer: {json.dumps(tokenizer)}\n{run}\n")
+    return path
 
 
 def _spec(folder: Path, **fields: Any) -> BuildSpec:

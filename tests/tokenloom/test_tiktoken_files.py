@@ -170,35 +170,21 @@ def test_the_special_tokens_that_a_tekken_file_lists_are_its_own(tmp_path: Path)
     assert encode_each(tokenizer, ["abc"]) == [[6 + 257, 2]]
 
 
-def _without_a_rank() -> dict[str, Any]:
-    content = tekken()
-    del content["vocab"][7]
-    return content
-
-
-def _with_token(token_bytes: str) -> dict[str, Any]:
-    content = tekken()
-    content["vocab"][97]["token_bytes"] = token_bytes
-    return content
-
-
+_BASE = tekken()
+_BEYOND = [{"rank": 99, "token_str": "<s>", "is_control": True}]
 _BAD_TEKKEN = {
-    "a version that must list its special tokens": (tekken(config={"version": "v13"}), "must list its special tokens"),
-    "a rank is missing": (_without_a_rank(), "are not 0, 1, 2"),
-    "a special token beyond their number": (
-        tekken(special_tokens=[{"rank": 99, "token_str": "<s>", "is_control": True}]),
-        r"different ranks in \[0, 30\)",
-    ),
-    "no config": ({"vocab": []}, "its entries are not those"),
-    "a token that is not base64": (_with_token("YQ"), "Incorrect padding"),
+    "must list its special tokens": tekken(config={"version": "v13"}),
+    "are not 0, 1, 2": _BASE | {"vocab": _BASE["vocab"][:7] + _BASE["vocab"][8:]},
+    r"different ranks in \[0, 30\)": tekken(special_tokens=_BEYOND),
+    "its entries are not those": {"vocab": []},
+    "Incorrect padding": _BASE | {"vocab": [entry | {"token_bytes": "YQ"} for entry in _BASE["vocab"]]},
 }
 
 
-@pytest.mark.parametrize("case", _BAD_TEKKEN)
-def test_a_tekken_file_that_is_not_one_is_refused(case: str, tmp_path: Path) -> None:
-    content: Any = _BAD_TEKKEN[case][0]
-    with refused(rf"/tekken\.json is not Mistral's tekken\.json: .*{_BAD_TEKKEN[case][1]}.*; download it"):
-        load_tokenizer(tekken_definition(tmp_path, content))
+@pytest.mark.parametrize("why", _BAD_TEKKEN)
+def test_a_tekken_file_that_is_not_one_is_refused(why: str, tmp_path: Path) -> None:
+    with refused(rf"/tekken\.json is not Mistral's tekken\.json: .*{why}.*; download it"):
+        load_tokenizer(tekken_definition(tmp_path, _BAD_TEKKEN[why]))
 
 
 # A file of another kind
