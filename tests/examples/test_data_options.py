@@ -89,11 +89,6 @@ def test_a_packing_without_such_samples_gets_shorter_ones(datasets: dict[str, st
     assert len(validation)
 
 
-def test_a_seq_len_that_does_not_fit_says_what_to_give(datasets: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match=r"split 'train': no samples: .* use a smaller seq_len"):
-        DataOptions(seq_len=10**6).open(datasets["news"])
-
-
 def test_splits_that_are_missing_or_empty_are_named_and_not_evaluated(datasets: dict[str, str], tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="no split 'validation', so it is not evaluated"):
         _, (none,) = DEFAULTS.open(datasets["long"], "validation")

@@ -52,13 +52,3 @@ def test_a_resumed_fit_continues_with_the_next_sample(fit: Any, example: ModuleT
     assert torch.equal(torch.stack(first + then), torch.stack(expected))
     assert trainer.global_step == 20
     assert trainer.callback_metrics["validation_loss"] < 5
-
-
-def test_without_a_limit_lightning_counts_a_prefetched_batch_in_its_checkpoint(
-    fit: Any, example: ModuleType, tmp_path: Path
-) -> None:
-    first, _ = fit(steps=5, every=5, limit_train_batches=1.0, limit_val_batches=0)
-    checkpoint = torch.load(tmp_path / "last.ckpt", weights_only=True)
-    (state,) = checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]
-    assert len(first) == 5
-    assert state["samples"] == 6 * SHORT.batch_size  # the pitfall that the example describes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -144,10 +143,6 @@ def test_column_names_are_quoted_as_a_whole(tmp_path: Path, capsys: pytest.Captu
 # plan refuses what build refuses
 
 
-def _tree(folder: Path) -> dict[str, bytes | None]:
-    return {str(path): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
-
-
 @pytest.mark.parametrize("options", [[], ["--limit", "1"]])
 def test_plan_refuses_a_missing_column_and_a_tokenizer_that_can_not_be_loaded(
     options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -167,24 +162,6 @@ def test_plan_refuses_a_missing_column_and_a_tokenizer_that_can_not_be_loaded(
     assert "give a model on the Hugging Face Hub as name, not path" in planned
 
 
-def test_plan_writes_only_remembered_fingerprints_to_the_store(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = time.time_ns
-    monkeypatch.setattr(time, "time_ns", lambda: clock() + 10**10)  # a file just written is not remembered
-    write_jsonl(tmp_path / "a.jsonl", ["text"])
-    spec = _spec(tmp_path, "jsonl", "a.jsonl")
-    work = tmp_path / "store" / "news" / "work"
-    before = _tree(tmp_path).keys()
-    assert main(["plan", spec]) == 0
-    made = {str(path) for path in (work.parent.parent, work.parent, work, work / "tmp", work / "fingerprints.json")}
-    assert _tree(tmp_path).keys() - before == made
-    before = _tree(tmp_path).keys()
-    assert main(["plan", spec]) == 0
-    assert _tree(tmp_path).keys() == before
-    capsys.readouterr()
-
-
 # plan refuses a build without documents
 
 
@@ -192,13 +169,6 @@ def test_plan_writes_only_remembered_fingerprints_to_the_store(
     ("kind", "data", "lines", "message"),
     [
         ("csv", b"text,n\nhello,1\n", "documents: {min_chars: 10000000}", "1 row read, 1 of them left out"),
-        ("jsonl", b'{"text": "hello", "n": 1}\n', "filter: n == 2", "1 row read, 1 of them left out"),
-        (
-            "jsonl",
-            '{"text": "hello"}\n'.encode("utf-16"),
-            "documents: {on_error: skip}",
-            "no document, and 2 bad rows (",
-        ),
         ("jsonl", b'{"text": "hello"}\n', "id: nokey", "no row has the key 'nokey'"),
     ],
 )

@@ -53,13 +53,6 @@ def test_the_plan_of_a_number_of_samples_is_shown(
     assert mixture.describe(2000).splitlines()[4].split() == rows[3].split()
 
 
-def test_without_a_number_it_is_that_of_the_state(
-    mixture: Mixture, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(state_of(mixture, tmp_path / "state.json")) == 0
-    assert capsys.readouterr().out.startswith("40 samples of 16 tokens; 40 are taken")
-
-
 def test_the_chart_has_a_bar_for_each_stage_and_member(mixture: Mixture, tmp_path: Path) -> None:
     path = tmp_path / "shares.svg"
     assert main([*state_of(mixture, tmp_path / "state.json"), "--svg", str(path)]) == 0
@@ -73,7 +66,7 @@ def test_the_chart_has_a_bar_for_each_stage_and_member(mixture: Mixture, tmp_pat
     assert any("3 others: 0.0571" in "".join(rect.itertext()) for rect in by_stage[0])
 
 
-def test_the_state_of_a_dataset_and_what_is_no_state_are_refused(
+def test_the_state_of_a_dataset_is_refused(
     mixture: Mixture, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "state.json"
@@ -81,6 +74,3 @@ def test_the_state_of_a_dataset_and_what_is_no_state_are_refused(
     path.write_text(json.dumps(TokenLoader(mixture.datasets["m00"], 2).state_dict()))
     assert main(command) == 2
     assert "state.json: the state is of a dataset, not of a mixture" in capsys.readouterr().err
-    path.write_text("none")
-    assert main(command) == 2
-    assert "state.json: not JSON; write json.dumps(loader.state_dict()) into it" in capsys.readouterr().err

@@ -192,7 +192,8 @@ def test_a_row_that_is_in_no_shard_is_answered_with_why(built: Built, run: Run) 
     for (path, row), (status, reason) in answers.items():
         found = _by_row(run, built, path, row)
         assert (found["status"], found["reason"], found["documents"]) == (status, reason, [])
-    assert _by_row(run, built, "lines.jsonl", 10**9)["status"] == "not_found"
+    for content, status in ((_content(_EXCLUDED), "excluded"), ("0" * 32, "not_found")):
+        assert run("where", built.reference, "--content", content)["status"] == status
 
 
 def test_rows_of_a_source_with_take_have_the_path_of_its_first_file(tmp_path: Path, run: Run) -> None:
@@ -227,12 +228,6 @@ def test_a_path_of_two_sources_needs_the_name_of_one(tmp_path: Path, run: Run) -
     assert "several sources have this path: a, b; give one with --source" in error
     found = run("where", reference, "--path", "in.jsonl", "--row", 0, "--source", "b")
     assert found["documents"][0]["content"] == _content("of b")
-
-
-def test_an_excluded_content_is_answered_as_such(built: Built, run: Run) -> None:
-    found = run("where", built.reference, "--content", _content(_EXCLUDED))
-    assert (found["status"], found["documents"]) == ("excluded", [])
-    assert run("where", built.reference, "--content", "0" * 32)["status"] == "not_found"
 
 
 # ---- sources that can't be read
