@@ -20,14 +20,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders.datasets import local_store, make_spec, write_jsonl, write_parquet
-from tests.builders.memory_objects import SCHEME
 from tests.builders.observing import counted_reads
 from tests.counts import count
 from tokenloom.errors import InputError
 from tokenloom.tasks.building.input_messages import input_messages, table_messages
 from tokenloom.tasks.building.inputs import find_inputs
 from tokenloom.tasks.sources import FileRange, SourceReader, make_reader
-from tokenloom.tasks.sources import files as opening
 
 Row = tuple[int, str | None]
 OPTIONS: dict[str, Any] = {"text": "text", "max_bytes": 2**28}
@@ -182,25 +180,6 @@ def test_only_the_text_column_is_read(tmp_path: Path) -> None:
     assert read_file("parquet", path) == [(i, f"text {i}") for i in range(300)]
 
 
-def test_a_parquet_file_is_opened_once_for_each_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokenloom.tasks.sources.base.PARTITION_BYTES", 3000)
-    texts = [f"{i} " + "xyz" * (i % 61) for i in range(500)]
-    path = write_parquet(tmp_path / "a.parquet", texts, group_rows=9)
-    open_file, opened = opening.open_file, []
-
-    def counting(url: str) -> Any:
-        opened.append(url)
-        return open_file(url)
-
-    monkeypatch.setattr(opening, "open_file", counting)
-    reader = make_reader({"kind": "parquet", **OPTIONS})
-    parts = reader.partitions(str(path))
-    assert len(parts) > 5
-    opened.clear()
-    assert [row for part in parts for row in read_all(reader, path, part)] == list(enumerate(texts))
-    assert len(opened) == len(parts)
-
-
 # Arrow
 
 
@@ -248,30 +227,3 @@ def test_any_batches_of_an_arrow_file_give_the_rows_of_the_whole(
         found = dict(row for part in reader.locate(str(path), rows) for row in read_all(reader, path, part))
         assert {row: found[row] for row in rows} == {row: texts[row] for row in rows}
         assert len(found) <= 7 * len(rows)
-
-
-# Text files
-
-
-def test_a_text_file_is_one_document_byte_for_byte(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_bytes("one\r\ntwo\n\n\0é\u2028 end ".encode())
-    assert read_file("text", path) == [(0, "one\r\ntwo\n\n\0é\u2028 end ")]
-
-
-# Remote files
-
-
-def test_sharing_files_keeps_at_most_two_files_open() -> None:
-    system = fsspec.filesystem("memory")
-    for number in range(5):
-        system.pipe_file(f"/shared/{number}", bytes(1000))
-    with opening.sharing_files():
-        opened = []
-        for number in (0, 1, 0, 2, 1):
-            with opening.open_url(f"{SCHEME}://shared/{number}") as file:
-                opened.append(file)
-    assert opened[2] is opened[0]
-    assert opened[4] is opened[1]
-    assert len({id(file) for file in opened}) == 3
-    system.rm("/shared", recursive=True)
