@@ -6,7 +6,7 @@ import json
 import pickle
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -28,7 +28,7 @@ from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import EvaluationPass, TokenLoader
 from tokenloom.reader.mixture import Mixture
 from tokenloom.reader.streams import order
-from tokenloom.reader.streams.order import EpochLayout
+from tokenloom.reader.streams.order import EpochLayout, Order, lay_out
 from tokenloom.reader.streams.schedule import MAX_POSITIONS, TOTAL_WEIGHT, Schedule, whole_weights
 from tokenloom.reader.streams.state import MixtureFingerprint
 from tokenloom.storage.formats.records import sign
@@ -260,13 +260,13 @@ def test_samples_without_a_mixture_have_the_member_0_and_padding_has_minus_1(set
 def test_looking_ahead_over_many_epochs_lays_out_one_or_two(
     sets: dict[str, TokenDataset], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layouts = []
+    layouts: list[int] = []
 
-    def lay_out(counts: NDArray[np.int64], seed: int, epoch: int) -> EpochLayout:
-        layouts.append(epoch)
-        return EpochLayout(counts, seed, epoch)
+    def noted(orders: Sequence[Order], epochs: Sequence[int]) -> list[EpochLayout]:
+        layouts.extend(epochs)
+        return lay_out(orders, epochs)
 
-    monkeypatch.setattr(order, "EpochLayout", lay_out)
+    monkeypatch.setattr(order, "lay_out", noted)
     stream = TokenLoader(Mixture({"large": (sets["large"], 1), "small": (sets["small"], 1)}), 4).stream
     assert len([*stream.shards_of(np.arange(2**14))]) == 2
     assert len(layouts) <= 4  # the first epoch of each, and perhaps the second

@@ -42,7 +42,7 @@ def events(reference: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, .
         return num_bytes
 
     def copy_noted(self: TokenWindow, first: int, end: int) -> Any:
-        rows = self.parts[0].rows
+        rows = self.rows
         # -1 is padding
         pieces = [k for k in range(rows.row_offsets[first], rows.row_offsets[end]) if rows.shards[k] >= 0]
         bounds = ((int(rows.starts[k]) * 2, int(rows.starts[k] + rows.lengths[k]) * 2) for k in pieces)

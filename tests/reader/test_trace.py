@@ -174,8 +174,8 @@ def _assert_leads_back(
     position = loader.steps.positions(step * loader.steps.samples, 1)[index]
     for document in sample["documents"]:
         tokens = [documents[document["content"]]]
-        (turns,) = loader.stream.turns(np.array([position]))
-        epoch = int(turns.positions[0]) // len(data)
+        _, own = loader.stream.turns(np.array([position]))
+        epoch = int(own[0]) // len(data)
         version = data.shards.manifest.version
         seen = find_sightings(loader.stream, version, "train", tokens, loader.steps, range(epoch, epoch + 1))
         place = {"epoch": epoch, "step": step, "rank": loader.ranks.rank, "index": index, "position": position}

@@ -17,10 +17,10 @@ from tokenloom.errors import checked_choice, checked_int
 from tokenloom.reader.batch import DOCUMENT_FIELDS, FIELDS, LABELS, BatchFormat
 from tokenloom.reader.feed import HostFeed
 from tokenloom.reader.prefetch import PhaseTimes
-from tokenloom.reader.samples import SplitSamples
+from tokenloom.reader.samples import SampleTable, SplitSamples
 from tokenloom.reader.selection import checked_part
 from tokenloom.reader.shard_data import OpenOptions
-from tokenloom.reader.window import TokenWindow, WindowPart
+from tokenloom.reader.window import TokenWindow
 from tokenloom.storage.formats.arrays import Int32s, Int64s, token_dtype
 from tokenloom.storage.formats.classes import POLICIES, TEXT_CLASS, learned_classes
 from tokenloom.storage.formats.manifest import Manifest
@@ -239,12 +239,13 @@ class TokenDataset(SplitSamples):
         found = self._checked(indices)
         if not len(found):
             return []
-        part = WindowPart(self.selection, self.files, np.arange(len(found)), self.locate(found))
         feed = self._feeds.get(len(found))
         if feed is None:  # making one takes as long as a fifth of a sample
             feed = HostFeed(self._sample_format, len(found), 1, 0, None, PhaseTimes())
             self._feeds = {len(found): feed}
-        (batch,) = feed.make(TokenWindow([part], len(found), self._sample_format), 0, 1)
+        rows = self.table.locate([self], found)
+        window = TokenWindow([self], self.table, rows, len(found), self._sample_format, np.zeros(1, np.int64))
+        (batch,) = feed.make(window, 0, 1)
         del batch["num_targets"]
         return [{name: values[i] for name, values in batch.items()} for i in range(len(found))]
 
@@ -292,7 +293,7 @@ class TokenDataset(SplitSamples):
         chosen.selection = self.selection.of_source(self.sources.index(name))
         chosen.num_tokens = chosen.selection.num_tokens(len(self.counts))
         chosen.counts = chosen.selection.count(self._packing, self.seq_len, self.counts)
-        chosen._ends = np.cumsum(chosen.counts, dtype=np.int64)
+        chosen.table = SampleTable([chosen])
         return chosen
 
     def packing_shares(self) -> PackingShares:

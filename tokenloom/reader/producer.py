@@ -29,7 +29,7 @@ from tokenloom.reader.prefetch import PhaseTimes
 from tokenloom.reader.shards import AnyFiles
 from tokenloom.reader.streams.ranks import Steps
 from tokenloom.reader.streams.stream import Stream
-from tokenloom.reader.window import TokenWindow, WindowPart
+from tokenloom.reader.window import TokenWindow
 from tokenloom.storage.formats.arrays import Int64s, ranges
 
 WINDOW_ROWS = 2**14  # a window has at most so many rows
@@ -136,9 +136,9 @@ class Producer:
                 data.prepare_shards(indices, self._planners, waits=True)
         self._window = self._stream.window(positions, num_steps * self._steps.batch_size)
         self._times.add("read", begin)
-        for part in self._window.parts:
-            shards = np.flatnonzero(np.bincount(part.rows.shards + 1)[1:]).tolist()
-            for files in part.files:
+        numbers = np.flatnonzero(np.bincount(self._window.rows.shards + 1)[1:])
+        for split, shards in self._window.table.by_split(numbers):
+            for files in self._window.splits[split].files:
                 files.touch(shards, may_open=not self._planners)
         self._reads.plan(self._window)
         self._position += num_steps * self._steps.samples
@@ -200,12 +200,7 @@ class ReadAhead:
         if not self.num_threads or self._is_ended:
             return
         widths = (window.form.dtype.itemsize, 1)  # a token, and its class
-        reads = [
-            read
-            for part in window.parts
-            for files, width in zip(part.files, widths, strict=False)
-            for read in _reads_of(part, files, width, self.block)
-        ]
+        reads = [read for kind, width in enumerate(widths) for read in _reads_of(window, kind, width, self.block)]
         reads.sort(key=lambda read: read.row)
         self._pending.extend(reads)
         for read in reads:
@@ -249,26 +244,30 @@ def _read(planned: SimpleQueue[_Read | None]) -> None:
         del read, shard
 
 
-def _reads_of(part: WindowPart, files: AnyFiles, width: int, block: int) -> list[_Read]:
-    """List the reads of files for the rows of a part; none of a block that was read before in this epoch.
+def _reads_of(window: TokenWindow, kind: int, width: int, block: int) -> list[_Read]:
+    """List the reads of tokens, or masks, for the rows of a window; none of a block that was read in this epoch.
 
     Each read is as many blocks as one row needs.
     """
-    rows = part.rows
-    places = np.repeat(part.places, np.diff(rows.row_offsets))
+    rows, table = window.rows, window.table
+    places = np.repeat(np.arange(len(rows.row_offsets) - 1), np.diff(rows.row_offsets))
     tokens = np.flatnonzero(rows.shards >= 0)  # not padding
     starts = rows.starts[tokens] * width // block
     counts = -(-(rows.starts[tokens] + rows.lengths[tokens]) * width // block) - starts
     piece = np.repeat(tokens, counts)
     keys, index = np.unique(rows.shards[piece] * _MAX_BLOCKS + ranges(starts, counts), return_index=True)
     shards, numbers = np.divmod(keys, _MAX_BLOCKS)
+    columns = (places[piece[index]], table.splits[shards], table.shards[shards], numbers)
     reads: list[_Read] = []
-    for row, shard, number in zip(places[piece[index]].tolist(), shards.tolist(), numbers.tolist(), strict=True):
+    for row, split, shard, number in zip(*(column.tolist() for column in columns), strict=True):
+        if kind >= len(window.splits[split].files):  # it has no masks
+            continue
+        files = window.splits[split].files[kind]
         opened = files.opened.get(shard)
-        if block > PAGE and not (opened and opened.claim_block(number, part.epoch)):
+        if block > PAGE and not (opened and opened.claim_block(number, int(window.epochs[split]))):
             continue
         start, end = number * block, (number + 1) * block
-        if reads and (reads[-1].row, reads[-1].shard, reads[-1].end) == (row, shard, start):
+        if reads and reads[-1][:3] == (row, files, shard) and reads[-1].end == start:
             start = reads.pop().start
         reads.append(_Read(row, files, shard, start, end, SimpleQueue()))
     return reads
@@ -280,13 +279,13 @@ def block_bytes(stream: Stream) -> int:
     It is a page, so that only the rows are read, if the shards that are read side by side take more than half of the
     memory: then most of a block would be evicted before it is used.
     """
-    active_bytes, folders = 0.0, set[Path]()
+    active_bytes, folders = 0.0, set[Path | str]()
     for member in stream.members.values():
         data, order = member.dataset, member.order
-        num_active = {"block": order.lanes, "sequential": 1}.get(order.name, len(data.counts))
+        num_active = len(data.counts) if order.name == "full" else order.lanes
         width = data.format.dtype.itemsize + len(data.files) - 1  # a token, and its class
         active_bytes += data.num_tokens * width * min(1, num_active / len(data.counts))
-        folders.add(data.shards.cache.folder if data.shards.cache else Path(data.shards.store.root))
+        folders.add(data.shards.cache.folder if data.shards.cache else data.shards.store.root)
     if active_bytes > _MAX_MEMORY_SHARE * memory_bytes():
         return PAGE
     window = max(map(read_around, folders))
@@ -302,10 +301,10 @@ def memory_bytes() -> int:
     return memory
 
 
-def read_around(path: Path) -> int:
+def read_around(path: Path | str) -> int:
     """Read how many bytes the system reads around a fault in a map of a disk; 0 where it does not say."""
     try:
-        device = path.stat().st_dev
+        device = os.stat(path).st_dev
         if device in _READ_AROUND:
             return _READ_AROUND[device]
         kernel = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")

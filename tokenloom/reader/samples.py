@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import resource
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -43,36 +43,11 @@ class RowPieces:
     """
 
     row_offsets: Int64s  # (n + 1,)
-    shards: Int64s  # (p,) index of the shard in the split; -1 for padding between documents
+    shards: Int64s  # (p,) number of the shard in the SampleTable; -1 for padding between documents
     starts: Int64s  # (p,) first token in the shard; 0 in padding
     lengths: Int64s  # (p,) tokens
     mark_offsets: Int64s | None = None  # (n + 1,)
     marks: Int64s | None = None  # (m,)
-
-    def __len__(self) -> int:
-        return len(self.row_offsets) - 1
-
-
-def join_groups(groups: Iterable[Sequence[Int64s]], num_rows: int) -> list[Int64s]:
-    """Merge the entries of several groups of rows in the order of the rows.
-
-    Args:
-        groups: (rows, offsets, *columns), at least one; entry k of row rows[i] is entry offsets[i] + k of each column.
-        num_rows: the number of rows in all groups; each row is in exactly one.
-
-    Returns:
-        The offsets, (num_rows + 1,), and the columns.
-    """
-    rows, offsets, *columns = zip(*groups, strict=True)
-    sizes = [len(first) for first in columns[0]]
-    counts, firsts = np.zeros(num_rows, dtype=np.int64), np.zeros(num_rows, dtype=np.int64)
-    place = np.concatenate(rows)
-    counts[place] = np.concatenate([np.diff(each) for each in offsets])
-    firsts[place] = np.concatenate([each[:-1] for each in offsets]) + np.repeat(
-        np.cumsum(sizes) - sizes, [len(each) for each in rows]
-    )
-    order = ranges(firsts, counts)
-    return [offsets_of(counts), *(np.concatenate(column)[order] for column in columns)]
 
 
 def pad_pieces(
@@ -125,8 +100,9 @@ def marks_between(row_offsets: Int64s, lengths: Int64s, row_tokens: int) -> tupl
     return kept, marks[inside]
 
 
+#: finds offsets, and columns of entries, for a split, a shard of it, and the indices of rows
+_Find: TypeAlias = "Callable[[SplitSamples, int, Int64s], Sequence[Int64s]]"
 _NUM_DESCRIPTORS = 2  # an open file of a shard may hold so many: of its map, and of its lock in the cache
-_FROM_FILES = ("huggingface", "sentencepiece")  # kinds of tokenizers that a version holds files of
 #: the JSON of a manifest; users know its fields
 Json: TypeAlias = dict[str, Any]  # type: ignore[explicit-any]
 
@@ -161,10 +137,11 @@ class SplitSamples:
         runs, shards = self.selection.runs, manifest.splits[split].shards
         self.num_tokens = manifest.splits[split].tokens
         self.num_tokens -= sum(shards[index].tokens - (end - start) for index, (start, end) in runs.items())
-        self._first_tokens = np.array([runs.get(index, (0, 0))[0] for index in range(len(shards))], np.int64)
+        #: (num_shards,) the first token that is read of each shard
+        self.first_tokens = np.array([runs.get(index, (0, 0))[0] for index in range(len(shards))], np.int64)
         if part is not None:
             self.counts = self.selection.count(packing, form.seq_len, self.counts)
-        self._ends = np.cumsum(self.counts, dtype=np.int64)
+        self.table = SampleTable([self])
         #: whether the first use of a shard plans its samples, which takes long
         self.plans_shards = packing.follows_documents
         if store.is_local:
@@ -217,7 +194,7 @@ class SplitSamples:
 
     def __len__(self) -> int:
         """Count the samples."""
-        return int(self._ends[-1]) if len(self._ends) else 0
+        return int(self.table.ends[-1]) if len(self.table.ends) else 0
 
     def describe(self) -> list[str]:
         """Describe the split and how it is cut, in lines: a name, spaces, and a text."""
@@ -245,45 +222,12 @@ class SplitSamples:
         part = f", part {tuple(self.selection.part)}" if self.selection.part else ""
         return f"{self.reference}, split {self.split!r}{part}: no samples: {why}; {step}"
 
-    def shards_of(self, indices: Int64s) -> Int64s:
-        """Find the shard of each of (n,) samples."""
-        return np.searchsorted(self._ends, indices, side="right")
-
-    def first_sample(self, shard: int) -> int:
-        """Find the first sample of a shard."""
-        return int(self._ends[shard] - self.counts[shard])
-
-    def locate(self, indices: Int64s) -> RowPieces:
-        """Locate the tokens of (n,) samples; each index is in [0, len)."""
-        shards = self.shards_of(indices)
-        local = indices - (self._ends[shards] - self.counts[shards])
-        if not len(indices):
-            return RowPieces(np.zeros(1, np.int64), shards, local, local)
-        # One shard at a time: all of them together may be more than may stay open.
-        if self.plans_shards:
-            groups = [(rows, *self._plan(shard).pieces(local[rows])) for rows, shard in _by_shard(indices, shards)]
-            row_offsets, starts, lengths = join_groups(groups, len(indices))
-            shards = np.repeat(shards, np.diff(row_offsets))
-            if self.format.pad_documents > 1:
-                row_offsets, shards, starts, lengths = pad_pieces(row_offsets, shards, starts, lengths, self.format)
-            between = marks_between(row_offsets, lengths, self.seq_len + 1)
-            return RowPieces(row_offsets, shards, starts, lengths, *between)
-        offsets = np.array([0, self.num_tokens], np.uint64)
-        row_offsets, starts, lengths = self._packing.plan(self.seq_len, offsets).pieces(local)
-        starts += self._first_tokens[shards]
-        if not self.format.needs_marks:
-            return RowPieces(row_offsets, shards, starts, lengths)
-        marks = (
-            (rows, *marks_inside(self.shards[shard].document_offsets, starts[rows], lengths[rows]))
-            for rows, shard in _by_shard(indices, shards)
-        )
-        return RowPieces(row_offsets, shards, starts, lengths, *join_groups(marks, len(indices)))
-
     def plan(self, index: int, offsets: UInt64s) -> ShardPlan:
         """Plan the samples of a shard with these document offsets; Packing.plan documents them."""
         return self.selection.plan(self._packing, self.seq_len, index, offsets)
 
-    def _plan(self, index: int) -> ShardPlan:
+    def open_plan(self, index: int) -> ShardPlan:
+        """Plan the samples of a shard, which is opened if necessary."""
         for _ in range(2):  # the first shard may have been opened ahead, long ago
             shard = self.shards[index]
             plan = self._plan_open(index, shard)
@@ -307,10 +251,8 @@ class SplitSamples:
     def decode(self, ids: Sequence[int] | AnyArray) -> str:
         """Return the text of (n,) ids; needs the tokenizer's package (`pip install 'tokenloom[build]'`).
 
-        Raises:
-            TokenizerError: the package is not installed, or an id is outside of the vocabulary.
-            TypeError: the ids are not integers.
-            ValueError: the ids have another number of dimensions than one.
+        Raises TokenizerError if the package is not installed or an id is outside of the vocabulary, TypeError if ids
+        are not integers, ValueError if they do not have one dimension.
         """
         if self._tokenizer is None:
             self._tokenizer = version_tokenizer(self.shards.store, self.shards.manifest)
@@ -343,20 +285,88 @@ class SplitSamples:
         return indices
 
 
-def _by_shard(indices: Int64s, shards: Int64s) -> Iterator[tuple[Int64s, int]]:
-    """Yield, for each shard, the positions in `indices` of its samples, by ascending sample; and the shard."""
-    order = np.argsort(indices)
-    firsts = np.flatnonzero(np.diff(shards[order], prepend=-1))
-    for rows in np.split(order, firsts[1:]):
-        yield rows, int(shards[rows[0]])
+class SampleTable:
+    """The shards and samples of several splits of one packing and form, numbered one after the other.
+
+    Args:
+        splits: at least one; the table holds no reference to them, as one of a split alone would be a cycle.
+
+    Attributes:
+        splits, shards: (num_shards + 1,) the number of each shard's split, and its index there; at the end, -1.
+        ends, firsts: (num_shards,) the number of samples up to a shard's end, and its first sample.
+    """
+
+    def __init__(self, splits: Sequence[SplitSamples]) -> None:
+        sizes = np.array([len(split.counts) for split in splits])
+        self.splits: Int64s = np.append(np.repeat(np.arange(len(splits)), sizes), -1)
+        self.shards: Int64s = np.append(ranges(np.zeros_like(sizes), sizes), -1)
+        counts = np.concatenate([split.counts for split in splits])
+        self.ends = np.cumsum(counts, dtype=np.int64)
+        self.firsts = self.ends - counts
+        self._first_tokens = np.concatenate([split.first_tokens for split in splits])
+
+    def shards_of(self, samples: Int64s) -> Int64s:
+        """Find the shard of each of (n,) samples."""
+        return np.searchsorted(self.ends, samples, side="right")
+
+    def by_split(self, shards: Int64s) -> list[tuple[int, list[int]]]:
+        """Group (n,) shards into the number of a split, and their indices there; those of a split are neighbours."""
+        splits, indices = self.splits[shards], self.shards[shards].tolist()
+        bounds = [*np.flatnonzero(np.diff(splits, prepend=-1)).tolist(), len(indices)]
+        return [(int(splits[start]), indices[start:end]) for start, end in itertools.pairwise(bounds)]
+
+    def locate(self, splits: Sequence[SplitSamples], samples: Int64s) -> RowPieces:
+        """Locate the tokens of (n,) samples of the table's splits."""
+        shards, form = np.searchsorted(self.ends, samples, side="right"), splits[0].format
+        local = samples - self.firsts[shards]
+        if not len(samples):
+            return RowPieces(np.zeros(1, np.int64), shards, local, local)
+        if splits[0].plans_shards:
+            row_offsets, starts, lengths = self._by_shard(
+                splits, shards, local, lambda split, index, rows: split.open_plan(index).pieces(local[rows])
+            )
+            shards = np.repeat(shards, np.diff(row_offsets))
+            if form.pad_documents > 1:
+                row_offsets, shards, starts, lengths = pad_pieces(row_offsets, shards, starts, lengths, form)
+            between = marks_between(row_offsets, lengths, form.row_tokens)
+            return RowPieces(row_offsets, shards, starts, lengths, *between)
+        row_offsets, starts, lengths = splits[0]._packing.plan(form.seq_len, np.zeros(2, np.uint64)).pieces(local)
+        starts += self._first_tokens[shards]
+        if not form.needs_marks:
+            return RowPieces(row_offsets, shards, starts, lengths)
+
+        def marks(split: SplitSamples, index: int, rows: Int64s) -> Sequence[Int64s]:
+            return marks_inside(split.shards[index].document_offsets, starts[rows], lengths[rows])
+
+        return RowPieces(row_offsets, shards, starts, lengths, *self._by_shard(splits, shards, local, marks))
+
+    def _by_shard(self, splits: Sequence[SplitSamples], shards: Int64s, local: Int64s, find: _Find) -> list[Int64s]:
+        """Find the entries of rows shard by shard: all shards together may be more than may stay open.
+
+        Args:
+            splits: of the table.
+            shards, local: (n,) of each row, at least one; and its sample's number there.
+            find: returns the offsets of k rows, (k + 1,), and columns of entries.
+
+        Returns:
+            The offsets of all rows, (n + 1,), and the columns, in the order of the rows.
+        """
+        order = np.argsort(self.firsts[shards] + local)  # ascending samples are faster to find
+        found = []
+        for rows in np.split(order, np.flatnonzero(np.diff(shards[order], prepend=-1))[1:]):
+            shard = shards[rows[0]]
+            found.append(find(splits[self.splits[shard]], int(self.shards[shard]), rows))
+        offsets, *columns = zip(*found, strict=True)
+        counts, firsts = np.empty_like(order), np.empty_like(order)
+        counts[order] = in_order = np.concatenate([np.diff(each) for each in offsets])
+        firsts[order] = np.cumsum(in_order) - in_order
+        return [offsets_of(counts), *(np.concatenate(column)[ranges(firsts, counts)] for column in columns)]
 
 
 def version_tokenizer(store: Store, manifest: Manifest) -> Tokenizer:
     """Return the tokenizer of a version, made from its manifest and the tokenizer files in the version.
 
-    Raises:
-        FormatError: a tokenizer file of the version is damaged.
-        TokenizerError: the tokenizer's package or vocabulary is missing on this machine.
+    Raises FormatError if a file of it is damaged, TokenizerError if its package or vocabulary is not on this machine.
     """
     from tokenloom.tokenizers import load_tokenizer
 
@@ -364,7 +374,7 @@ def version_tokenizer(store: Store, manifest: Manifest) -> Tokenizer:
     place = store.place(version_path(manifest.version, MANIFEST))
     definition = manifest.tokenizer_definition
     kind = (definition.get("decode") or definition)["kind"]  # type: ignore[index]
-    if kind in _FROM_FILES and not files:
+    if kind in ("huggingface", "sentencepiece") and not files:  # of which a version holds files
         raise FormatError(f"{place}: the manifest lists no file of its {kind} tokenizer; restore it")
     try:
         return load_tokenizer(definition, files)

@@ -101,12 +101,13 @@ class Sighting(TypedDict):
 def trace_positions(stream: Stream, positions: Int64s, chars: int) -> list[TracedSample]:
     """Trace the samples at (n,) positions of a stream to their documents; see trace_samples for errors."""
     traced: dict[int, TracedSample] = {}
-    for turns in stream.turns(positions):
-        data = turns.member.dataset
-        found = trace_samples(data, turns.member.order.samples(turns.positions), chars)
-        if turns.name is not None:
-            found = [{**sample, "member": turns.name, "dataset": data.reference} for sample in found]
-        traced |= zip(turns.rows.tolist(), found, strict=True)
+    numbers, own = stream.turns(positions)
+    for number, (name, member) in enumerate(stream.members.items()):
+        rows = np.flatnonzero(numbers == number)
+        found = trace_samples(member.dataset, member.order.samples(own[rows]), chars) if len(rows) else []
+        if name is not None:
+            found = [{**sample, "member": name, "dataset": member.dataset.reference} for sample in found]
+        traced |= zip(rows.tolist(), found, strict=True)
     return [traced[row] for row in range(len(positions))]
 
 
@@ -150,7 +151,7 @@ def trace_samples(data: SplitSamples, samples: Int64s, chars: int) -> list[Trace
         TokenizerError: the tokenizer that makes the text can't be loaded.
     """
     inputs = read_inputs(data.shards.store, data.shards.manifest)
-    shards = data.shards_of(samples)
+    shards = data.table.shards_of(samples)
     if chars and len(samples):
         data.decode([])  # loads the tokenizer before threads ask for it
 
@@ -181,7 +182,7 @@ class _ShardTracer:
     def __init__(self, data: SplitSamples, shard: int, inputs: Sequence[InputEntry], chars: int) -> None:
         self._data, self._inputs, self._chars = data, inputs, chars
         self._shard, self._plan = stored_plan(data, shard)
-        self._first = data.first_sample(shard)
+        self._first = int(data.table.firsts[shard])
 
     def trace(self, samples: Int64s) -> list[TracedSample]:
         """Trace (n,) samples to their documents."""
@@ -283,7 +284,7 @@ def samples_with(data: SplitSamples, tokens: Sequence[ShardTokens]) -> Int64s:
     found = [np.zeros(0, dtype=np.int64)]
     for shard in sorted({each.shard for each in tokens}):
         ranges = np.array([each[1:] for each in tokens if each.shard == shard], dtype=np.int64)  # (k, 2)
-        found += [data.first_sample(shard) + local for local in _shard_samples(data, shard, ranges)]
+        found += [data.table.firsts[shard] + local for local in _shard_samples(data, shard, ranges)]
     return np.unique(np.concatenate(found))
 
 

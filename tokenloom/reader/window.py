@@ -7,7 +7,7 @@ Python's lock, and wait 5 ms to get it back if another thread computes in Python
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenloom.reader.batch import BatchFormat
-from tokenloom.reader.samples import RowPieces
-from tokenloom.reader.selection import DocumentSources, Selection
+from tokenloom.reader.samples import RowPieces, SampleTable, SplitSamples
+from tokenloom.reader.selection import DocumentSources
 from tokenloom.reader.shard_data import TokenBytes
 from tokenloom.reader.shards import AnyFiles
-from tokenloom.storage.formats.arrays import AnyArray, AnyDtype, Int32s, Int64s, Tokens, offsets_of, ranges
+from tokenloom.storage.formats.arrays import AnyArray, Int32s, Int64s, Tokens, offsets_of, ranges
 from tokenloom.storage.formats.classes import TEXT_CLASS
 
 if TYPE_CHECKING:
@@ -32,17 +32,8 @@ _TOKENS_AT_A_TIME = 2**17  # the system reclaims the memory of larger temporary 
 PieceSource: TypeAlias = "AnyFiles | _InMemory"
 #: (source, shard, start, end): the bytes [start, end) of a shard's tokens, or of their classes
 Piece: TypeAlias = "tuple[PieceSource, int, int, int]"
-
-
-class WindowPart(NamedTuple):
-    """The rows of one split in a window: row r of `rows` is row `places[r]` of the window."""
-
-    selection: Selection  # the documents of the split
-    files: list[AnyFiles]  # the open shards of the split, and the open masks if the version has any
-    places: Int64s  # (n,) ascending
-    rows: RowPieces
-    member: int = 0  # the number of the dataset in its mixture
-    epoch: int = 0  # of the first row, in the stream of the dataset
+_HolderOf: TypeAlias = Callable[[SplitSamples], PieceSource]
+_Filler: TypeAlias = np.int32 | np.uint8 | np.uint16 | np.uint32
 
 
 class _Pieces(NamedTuple):
@@ -56,20 +47,31 @@ class _Pieces(NamedTuple):
 
 
 class TokenWindow:
-    """Consecutive rows of a stream, from one or several splits; rows in no part are padding.
+    """Consecutive rows of a stream; those after the last one that has pieces are padding.
 
     Args:
-        parts: the rows; each is in at most one part.
+        splits: of the stream.
+        table: their shards.
+        rows: the pieces of the rows, with the numbers of shards in the table.
         num_rows: how many rows the window has, with padding.
         form: what a batch holds.
+        epochs: (num_splits,) of the first row of each split, in its own stream.
     """
 
-    def __init__(self, parts: Sequence[WindowPart], num_rows: int, form: BatchFormat) -> None:
-        self.parts, self.num_rows, self.form = parts, num_rows, form
+    def __init__(
+        self,
+        splits: Sequence[SplitSamples],
+        table: SampleTable,
+        rows: RowPieces,
+        num_rows: int,
+        form: BatchFormat,
+        epochs: Int64s,
+    ) -> None:
+        self.splits, self.table, self.rows = splits, table, rows
+        self.num_rows, self.form, self.epochs = num_rows, form, epochs
         #: (num_rows,) tokens in each row; padding follows them
         self.lengths = np.zeros(num_rows, dtype=np.int64)
-        for part in parts:
-            self.lengths[part.places] = np.add.reduceat(part.rows.lengths, part.rows.row_offsets[:-1])
+        self.lengths[: len(rows.row_offsets) - 1] = np.add.reduceat(rows.lengths, rows.row_offsets[:-1])
         self.has_padding = bool((self.lengths < form.row_tokens).any())
         # Not cached_property: before Python 3.12 it holds a lock, which a fork may leave locked in the child.
         self._known_pieces: dict[str, _Pieces] = {}  # by what they are of
@@ -77,39 +79,30 @@ class TokenWindow:
 
     def members(self, first: int, end: int) -> Int64s:
         """Number the datasets of rows [first, end), (end - first,); -1 for padding."""
-        members = np.full(self.num_rows, -1)
-        for part in self.parts:
-            members[part.places] = part.member
-        return members[first:end]
+        members = np.full(end - first, -1)
+        begins = self.rows.row_offsets[:-1][first:end]
+        members[: len(begins)] = self.table.splits[self.rows.shards[begins]]
+        return members
 
-    def _pieces(self, sources_of_parts: Sequence[PieceSource], padding: PieceSource, width: int) -> _Pieces:
+    def _pieces(self, holder_of: _HolderOf, padding: PieceSource, width: int) -> _Pieces:
         """List where the items of all rows are, of `width` bytes each."""
-        columns = []
-        for index, part in enumerate(self.parts):
-            rows = part.rows
-            place, start = np.repeat(part.places, np.diff(rows.row_offsets)), rows.starts * width
-            source = np.where(rows.shards < 0, -1, index)  # -1 is padding
-            columns.append([place, source, rows.shards, start, start + rows.lengths * width])
-        if self.has_padding:
-            columns.append(self._padding(width))  # the sort is stable, so padding follows the tokens of its row
-        place, source, *bounds = (np.concatenate(column) for column in zip(*columns, strict=True))
-        order = np.argsort(place, kind="stable") if len(columns) > 1 else slice(None)
-        # np.array would treat SplitFiles as a sequence.
-        sources = np.fromiter([*sources_of_parts, padding], dtype=object)
-        shards, starts, ends = (column[order].tolist() for column in bounds)
-        row_starts = np.searchsorted(place[order], np.arange(self.num_rows + 1))
-        return _Pieces(sources[source[order]].tolist(), shards, starts, ends, row_starts)
-
-    def _padding(self, width: int) -> list[Int64s]:
-        short = np.flatnonzero(self.lengths < self.form.row_tokens)
-        zero = np.zeros(len(short), dtype=np.int64)
-        missing = (self.form.row_tokens - self.lengths[short]) * width
-        return [short, zero - 1, zero - 1, zero, missing]
+        rows, missing = self.rows, self.form.row_tokens - self.lengths
+        short = np.flatnonzero(missing)
+        offsets = np.append(rows.row_offsets, np.full(self.num_rows + 1 - len(rows.row_offsets), len(rows.shards)))
+        at = offsets[short + 1]  # padding follows the tokens of its row
+        shards, starts = np.insert(rows.shards, at, -1), np.insert(rows.starts, at, 0) * width
+        ends = starts + np.insert(rows.lengths, at, missing[short]) * width
+        splits = self.table.splits[shards]
+        holders = np.full(len(self.splits) + 1, padding, dtype=object)
+        for number in np.flatnonzero(np.bincount(splits + 1)[1:]).tolist():
+            holders[number] = holder_of(self.splits[number])
+        row_starts = offsets + np.searchsorted(short, np.arange(self.num_rows + 1))
+        indices = self.table.shards[shards]
+        return _Pieces(holders[splits].tolist(), indices.tolist(), starts.tolist(), ends.tolist(), row_starts)
 
     def tokens(self, first: int, end: int) -> Tokens:
         """Copy rows [first, end), (end - first, T + 1) of the stored type; padding is end-of-text."""
-        files = [part.files[0] for part in self.parts]
-        return self._copy("tokens", files, first, end, self.form.eot_id, self.form.dtype)
+        return self._copy("tokens", lambda split: split.files[0], first, end, self.form.dtype.type(self.form.eot_id))
 
     def classes(self, first: int, end: int) -> NDArray[np.uint8]:
         """Copy the classes of the tokens of rows [first, end), (end - first, T + 1).
@@ -117,21 +110,17 @@ class TokenWindow:
         Padding has the class 0. Tokens of a version without masks are plain text.
         """
         text = _InMemory(defaultdict(_TextClasses))
-        masks = [part.files[1] if len(part.files) > 1 else text for part in self.parts]
-        return self._copy("classes", masks, first, end, 0, np.dtype(np.uint8))
+        return self._copy("classes", lambda split: [*split.files, text][1], first, end, np.uint8(0))
 
     def sources(self, first: int, end: int) -> Int32s:
         """Find the sources of the tokens of rows [first, end), (end - first, T + 1); -1 for padding."""
-        sources = [_InMemory(part.selection.sources) for part in self.parts]
-        return self._copy("sources", sources, first, end, -1, np.dtype(np.int32))
+        return self._copy("sources", lambda split: _InMemory(split.selection.sources), first, end, np.int32(-1))
 
-    def _copy(
-        self, items: str, holders: Sequence[PieceSource], first: int, end: int, filler: int, dtype: AnyDtype
-    ) -> AnyArray:
-        """Join the items of rows [first, end); each part has a holder, and those of padding are `filler`."""
+    def _copy(self, items: str, holder_of: _HolderOf, first: int, end: int, filler: _Filler) -> AnyArray:
+        """Join the items of rows [first, end); each split has a holder, and those of padding are `filler`."""
         if items not in self._known_pieces:
-            padding = _InMemory({-1: np.full(self.form.row_tokens, filler, dtype).tobytes()})
-            self._known_pieces[items] = self._pieces(holders, padding, dtype.itemsize)
+            padding = _InMemory({-1: filler.tobytes() * self.form.row_tokens})
+            self._known_pieces[items] = self._pieces(holder_of, padding, filler.itemsize)
         pieces = self._known_pieces[items]
         part = slice(int(pieces.row_starts[first]), int(pieces.row_starts[end]))
         columns = pieces.sources[part], pieces.shards[part], pieces.starts[part], pieces.ends[part]
@@ -140,7 +129,7 @@ class TokenWindow:
             found = [source.bytes[shard][a:b] for source, shard, a, b in zip(*columns, strict=True)]
         except KeyError:  # a file is not open, or still being downloaded
             found = _read_by_shard([*zip(*columns, strict=True)])
-        return np.frombuffer(b"".join(found), dtype).reshape(end - first, self.form.row_tokens)
+        return np.frombuffer(b"".join(found), filler.dtype).reshape(end - first, self.form.row_tokens)
 
     @property
     def boundaries(self) -> Boundaries:
@@ -149,14 +138,11 @@ class TokenWindow:
         return self._known_boundaries
 
     def _boundaries(self) -> Boundaries:
-        places, marks = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
-        for part in self.parts:
-            if part.rows.marks is not None and part.rows.mark_offsets is not None:
-                places.append(np.repeat(part.places, np.diff(part.rows.mark_offsets)))
-                marks.append(part.rows.marks)
-        place, mark = np.concatenate(places), np.concatenate(marks)
-        order = np.argsort(place, kind="stable") if len(self.parts) > 1 else slice(None)
-        return Boundaries(self.form, self.lengths, place[order], mark[order])
+        rows, none = self.rows, np.zeros(0, dtype=np.int64)
+        if rows.marks is None or rows.mark_offsets is None:
+            return Boundaries(self.form, self.lengths, none, none)
+        places = np.repeat(np.arange(len(rows.mark_offsets) - 1), np.diff(rows.mark_offsets))
+        return Boundaries(self.form, self.lengths, places, rows.marks)
 
 
 def _fetch(pieces: Sequence[Piece]) -> None:

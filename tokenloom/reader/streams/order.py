@@ -10,14 +10,14 @@ Golden values in tests/reader/test_order.py pin all of it: a change here is a ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from tokenloom.errors import checked_choice, checked_int
-from tokenloom.storage.formats.arrays import Int64s, UInt64s
+from tokenloom.storage.formats.arrays import Int64s, UInt64s, ranges
 from tokenloom.storage.formats.keys import Purpose, mix64
 
 _ROUNDS = 16  # with 8, permutations of 5 are uneven (chi-square 5.0 per degree of freedom); with 16 it is 1.07
@@ -78,47 +78,6 @@ def _feistel(value: UInt64s, width: UInt64s, height: UInt64s, key: UInt64s, *, i
     return left * height + right
 
 
-class EpochLayout:
-    """The shards of one epoch, permuted and laid end to end.
-
-    Args:
-        counts: (num_shards,) samples in each shard.
-        seed: in [0, 2**56).
-        epoch: from 0.
-    """
-
-    def __init__(self, counts: Int64s, seed: int, epoch: int) -> None:
-        num_shards = len(counts)
-        number, indices = np.full(1, epoch, dtype=np.uint64), np.arange(num_shards, dtype=np.uint64)
-        key = mix64(Purpose.SHARD_ORDER, seed, (number, np.zeros(1, dtype=np.uint64)))[0]
-        #: (num_shards,) the shard at each place
-        self.shards = permute(np.arange(num_shards, dtype=np.int64), max(1, num_shards), key)
-        #: (num_shards,) the number of samples at each place and before
-        self.ends = np.cumsum(counts[self.shards], dtype=np.int64)
-        self.keys = mix64(Purpose.SAMPLE_ORDER, seed, (number, indices))
-
-
-class Moves(NamedTuple):
-    """What leads to n samples: sample i is bases[i] + permute(places[i], counts[i], keys[i]).
-
-    The permutation takes as long for a few samples as for hundreds, so those of many members are moved together.
-    """
-
-    bases: Int64s
-    places: Int64s
-    counts: Int64s
-    keys: UInt64s
-
-
-def samples_of(moves: Sequence[Moves]) -> list[Int64s]:
-    """Compute the natural indices of the samples of each, (n,)."""
-    if not moves:
-        return []
-    bases, *columns = (np.concatenate(column) for column in zip(*moves, strict=True))
-    samples = bases + permute(*columns)
-    return np.split(samples, np.cumsum([len(each.places) for each in moves])[:-1])
-
-
 class Order:
     """The order of a split's samples over the endless stream.
 
@@ -134,65 +93,103 @@ class Order:
 
     def __init__(self, name: str, counts: Int64s, seed: int, lanes: int | None = None) -> None:
         self.name, self.seed = checked_choice("order", name, ORDERS), checked_int("seed", seed, 0, 2**56)
-        self.lanes = min(DEFAULT_LANES, max(1, len(counts))) if lanes is None else checked_int("lanes", lanes, 1)
+        lanes = min(DEFAULT_LANES, max(1, len(counts))) if lanes is None else checked_int("lanes", lanes, 1)
         self.num_samples = int(counts.sum())
         if self.num_samples > MAX_SAMPLES:
             raise ValueError(f"{self.num_samples} samples are too many: an order has at most 2**48")
-        self._counts = counts
-        self._firsts = np.cumsum(counts) - counts  # (num_shards,) natural index of each shard's first sample
-        self._layout: Callable[[int], EpochLayout] = lru_cache(2)(lambda epoch: EpochLayout(counts, self.seed, epoch))
+        # The other orders have one lane, and "full" permutes all samples as those of one shard.
+        self.lanes = lanes if name == "block" else 1
+        self.counts: Int64s = counts if name == "block" else np.array([self.num_samples])
 
     def samples(self, positions: Int64s) -> Int64s:
         """Map (n,) positions of the stream to the natural indices of their samples, in [0, num_samples)."""
-        return samples_of([self.moves(positions)])[0]
-
-    def moves(self, positions: Int64s) -> Moves:
-        """Find what leads from (n,) positions of the stream to their samples."""
-        epochs, places = np.divmod(positions, self.num_samples)
-        if self.name == "sequential":
-            return Moves(places, np.zeros_like(places), np.ones_like(places), np.zeros(len(places), np.uint64))
-        bases, moved, counts = (np.zeros_like(places) for _ in range(3))
-        moves = Moves(bases, moved, counts, np.zeros(len(places), np.uint64))
-        for epoch in sorted({*epochs.tolist()}):
-            of_epoch = epochs == epoch
-            found = self._full(epoch, places[of_epoch]) if self.name == "full" else self._block(epoch, places[of_epoch])
-            for whole, part in zip(moves, found, strict=True):
-                whole[of_epoch] = part
-        return moves
-
-    def _full(self, epoch: int, places: Int64s) -> Moves:
-        zero = np.zeros_like(places)
-        return Moves(zero, places, zero + self.num_samples, np.repeat(self._full_key(epoch), len(places)))
-
-    def _full_key(self, epoch: int) -> UInt64s:
-        words = np.full(1, epoch, dtype=np.uint64), np.full(1, 2**64 - 1, dtype=np.uint64)
-        return mix64(Purpose.SAMPLE_ORDER, self.seed, words)  # (1,)
-
-    def _block(self, epoch: int, places: Int64s) -> Moves:
-        layout = self._layout(epoch)
-        run = self.num_samples // self.lanes  # samples in a lane
-        in_lanes = places < run * self.lanes
-        line = np.where(in_lanes, places % self.lanes * run + places // self.lanes, places)
-        place = np.searchsorted(layout.ends, line, side="right")
-        shard = layout.shards[place]
-        count = self._counts[shard]
-        local = line - (layout.ends[place] - count)
-        return Moves(self._firsts[shard], local, count, layout.keys[shard])
+        return Orders([self]).samples(np.zeros_like(positions), positions)
 
     def positions(self, samples: Int64s, epoch: int) -> Int64s:
         """Map (n,) samples to their positions of the stream in an epoch: the inverse of `samples`."""
-        places = samples
-        if self.name == "full":
-            places = permute(samples, self.num_samples, self._full_key(epoch), inverse=True)
-        elif self.name == "block":
-            places = self._unblock(self._layout(epoch), samples)
-        return epoch * self.num_samples + places
-
-    def _unblock(self, layout: EpochLayout, samples: Int64s) -> Int64s:
-        shard = np.searchsorted(self._firsts + self._counts, samples, side="right")
-        count = self._counts[shard]
-        local = permute(samples - self._firsts[shard], count, layout.keys[shard], inverse=True)
-        line = layout.ends[np.argsort(layout.shards)[shard]] - count + local
+        if self.name == "sequential":
+            return epoch * self.num_samples + samples
+        layout = lay_out([self], [epoch])[0]
+        shard = np.searchsorted(np.cumsum(self.counts), samples, side="right")
+        place = np.argsort(layout.shards)[shard]
+        count = layout.counts[place]
+        local = permute(samples - layout.firsts[place], count, layout.keys[place], inverse=True)
+        line = np.cumsum(layout.counts)[place] - count + local
         run = self.num_samples // self.lanes  # samples in a lane
         in_lane, lane = line % max(1, run), line // max(1, run)
-        return np.where(line < run * self.lanes, in_lane * self.lanes + lane, line)
+        places = np.where(line < run * self.lanes, in_lane * self.lanes + lane, line)
+        return epoch * self.num_samples + places
+
+
+class EpochLayout(NamedTuple):
+    """The shards of one epoch of a split, permuted to be laid end to end; each array is (num_shards,), by place."""
+
+    shards: Int64s
+    firsts: Int64s  # the natural index of the first sample
+    counts: Int64s  # samples
+    keys: UInt64s  # of the permutation of the samples
+
+
+def lay_out(orders: Sequence[Order], epochs: Sequence[int]) -> list[EpochLayout]:
+    """Lay out an epoch of each of several orders: a permutation takes as long for a few items as for hundreds."""
+    sizes = np.array([len(order.counts) for order in orders])
+    seed, numbers = orders[0].seed, np.array(epochs, dtype=np.uint64)
+    keys = np.repeat(mix64(Purpose.SHARD_ORDER, seed, (numbers, np.zeros_like(numbers))), sizes)
+    shards = permute(ranges(np.zeros_like(sizes), sizes), np.repeat(sizes, sizes), keys)
+    words = shards.astype(np.uint64) if orders[0].name == "block" else np.full(len(shards), 2**64 - 1, np.uint64)
+    keys = mix64(Purpose.SAMPLE_ORDER, seed, (np.repeat(numbers, sizes), words))
+    natural = shards + np.repeat(np.cumsum(sizes) - sizes, sizes)
+    counts = np.concatenate([order.counts for order in orders])
+    firsts = np.concatenate([np.cumsum(order.counts) - order.counts for order in orders])
+    ends = np.cumsum(sizes)[:-1]
+    columns = (np.split(column, ends) for column in (shards, firsts[natural], counts[natural], keys))
+    return [EpochLayout(*each) for each in zip(*columns, strict=True)]
+
+
+@dataclass
+class Orders:
+    """The orders of the splits of a stream, by number; their names and seeds are equal.
+
+    The samples of many splits are moved together, as the permutation takes as long for a few as for hundreds.
+    """
+
+    orders: Sequence[Order]
+    _known: dict[tuple[int, int], EpochLayout] = field(default_factory=dict)  # by split and epoch
+
+    def samples(self, splits: Int64s, positions: Int64s) -> Int64s:
+        """Map (n,) positions of the streams of (n,) splits to samples, which are numbered one split after the other."""
+        sizes: Int64s = np.array([order.num_samples for order in self.orders])
+        num_samples, before = sizes[splits], (np.cumsum(sizes) - sizes)[splits]
+        lanes = np.array([order.lanes for order in self.orders])[splits]
+        epochs, places = np.divmod(positions, num_samples)
+        if self.orders[0].name == "sequential" or not len(splits):
+            return before + places
+        layout, starts = self._lay_end_to_end(splits, epochs)
+        run = num_samples // lanes  # samples in a lane
+        in_lane, lane = np.divmod(places, lanes)
+        line = starts + np.where(places < run * lanes, lane * run + in_lane, places)
+        ends = np.cumsum(layout.counts)
+        place = np.searchsorted(ends, line, side="right")
+        count = layout.counts[place]
+        return before + layout.firsts[place] + permute(line - (ends[place] - count), count, layout.keys[place])
+
+    def _lay_end_to_end(self, splits: Int64s, epochs: Int64s) -> tuple[EpochLayout, Int64s]:
+        """Lay the epochs of (n,) splits end to end, each once; find where that of each row starts, (n,)."""
+        first, last = np.full(len(self.orders), 2**62), np.full(len(self.orders), -1)
+        np.minimum.at(first, splits, epochs)
+        np.maximum.at(last, splits, epochs)
+        ends = np.cumsum(np.maximum(last - first + 1, 0))
+        codes = ends[splits] - 1 - (last[splits] - epochs)  # number all epochs of a split from its first to its last
+        is_there = np.bincount(codes) > 0
+        found = np.flatnonzero(is_there)
+        split = np.searchsorted(ends, found, side="right")
+        pairs = [*zip(split.tolist(), (last[split] - (ends[split] - 1 - found)).tolist(), strict=True)]
+        known = self._known  # another thread may replace it
+        if missing := [pair for pair in pairs if pair not in known]:
+            made = lay_out([self.orders[number] for number, _ in missing], [epoch for _, epoch in missing])
+            known = known | dict(zip(missing, made, strict=True))
+            self._known = known if len(known) <= 2 * len(ends) else {pair: known[pair] for pair in pairs}
+        layouts = [known[pair] for pair in pairs]
+        sizes = np.array([self.orders[number].num_samples for number, _ in pairs])
+        starts = (np.cumsum(sizes) - sizes)[(np.cumsum(is_there) - 1)[codes]]
+        return EpochLayout(*(np.concatenate(column) for column in zip(*layouts, strict=True))), starts

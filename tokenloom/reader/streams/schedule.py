@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Collection, Sequence
-from functools import lru_cache
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -24,7 +23,7 @@ SCHEDULE_VERSION = 2
 TOTAL_WEIGHT = 2**42
 MAX_POSITIONS = 2**41  # of a stage: so far, rounding a weight changes its share by less than half a sample
 MAX_STREAM = 2.0**62  # positions; a state has the same limit
-_BLOCK = 4096  # positions: the calls of numpy cost more than a batch
+_BLOCK = 2**20  # positions whose turns are found together, at most
 _HALF_BITS = np.uint64(21)
 _LOW = np.uint64(2**21 - 1)
 
@@ -69,55 +68,68 @@ class Tree:
             self._parents[left] = self._parents[right] = len(nodes)
             nodes.append(a + b)
             self._children.append((left, right))
-        self._root = heap[0][1]
-        self._weights = np.array(nodes, dtype=np.uint64)
+        self._root, self._nodes = heap[0][1], nodes
+        self._weights = np.array(nodes, dtype=np.int64)
         self._lefts, self._rights = np.array(self._children, dtype=np.int64).T
 
     def turns(self, positions: Int64s) -> tuple[Int64s, Int64s]:
-        """Find the member of each of (n,) positions, (n,), and the number of its turns before, (n,)."""
-        nodes, places = np.full(len(positions), self._root, dtype=np.int64), positions.astype(np.uint64)
-        inner = np.flatnonzero(nodes >= self._num_members)
-        while len(inner):
-            node, place = nodes[inner], places[inner]
-            left = self._lefts[node]
-            a, b = self._weights[left], self._weights[node]
-            before, after = (_scale(each, a, b, b // np.uint64(2)) for each in (place, place + np.uint64(1)))
-            goes_left = before < after
-            places[inner] = np.where(goes_left, before, place - before)
-            nodes[inner] = np.where(goes_left, left, self._rights[node])
-            inner = inner[nodes[inner] >= self._num_members]
-        return nodes, places.astype(np.int64)
+        """Find the member of each of (n,) positions, (n,), and the number of its turns before, (n,).
+
+        The positions are less than 2**20 apart: counted from the first of them, a product with a weight has 63 bits.
+        """
+        start = int(positions.min())
+        before, rests = (np.array(column) for column in self._divide(start))
+        members, ordinals = np.empty_like(positions), np.empty_like(positions)
+        rows, places, nodes = np.arange(len(positions)), positions - start, np.full(len(positions), self._root)
+        while len(rows):
+            is_leaf = nodes < self._num_members
+            if is_leaf.any():
+                found, leaves = rows[is_leaf], nodes[is_leaf]
+                members[found], ordinals[found] = leaves, before[leaves] + places[is_leaf]
+                rows, places, nodes = rows[~is_leaf], places[~is_leaf], nodes[~is_leaf]
+            left = self._lefts[nodes]
+            a, b = self._weights[left], self._weights[nodes]
+            left_before, rest = np.divmod(places * a + rests[nodes], b)
+            goes_left = rest + a >= b  # the next position has one more
+            places = np.where(goes_left, left_before, places - left_before)
+            nodes = np.where(goes_left, left, self._rights[nodes])
+        return members, ordinals
 
     def positions(self, member: int, ordinals: Int64s) -> Int64s:
         """Find the positions of (n,) turns of a member with a weight: the inverse of `turns`."""
         node, places = member, ordinals.astype(np.uint64)
         while node != self._root:
             parent = self._parents[node]
-            weight, half = self._weights[parent], self._weights[parent] // np.uint64(2)
+            weight, half = self._nodes[parent], self._nodes[parent] // 2
             is_left = node == self._lefts[parent]
             # The last place of the parent before which the child has no more than these.
-            places = _scale(places, weight, self._weights[node], weight - half - np.uint64(1) if is_left else half)
+            places = _scale(places, weight, self._nodes[node], weight - half - 1 if is_left else half)
             node = parent
         return places.astype(np.int64)
 
     def counts_before(self, position: int) -> Int64s:
         """Count the turns of each member before a position, (members,)."""
-        counts = [0] * len(self._weights)
+        return np.array(self._divide(position)[0][: self._num_members], dtype=np.int64)
+
+    def _divide(self, position: int) -> tuple[list[int], list[int]]:
+        """Count the turns of each node before a position; and the remainder of n * a + b // 2 divided by b."""
+        counts, rests = [0] * len(self._nodes), [0] * len(self._nodes)
         counts[self._root] = position
         for node in range(self._root, self._num_members - 1, -1):
             left, right = self._children[node]
-            a, b = int(self._weights[left]), int(self._weights[node])
-            counts[left] = (counts[node] * a + b // 2) // b
+            a, b = self._nodes[left], self._nodes[node]
+            counts[left], rests[node] = divmod(counts[node] * a + b // 2, b)
             counts[right] = counts[node] - counts[left]
-        return np.array(counts[: self._num_members], dtype=np.int64)
+        return counts, rests
 
 
-def _scale(numbers: UInt64s, a: UInt64s | np.uint64, b: UInt64s | np.uint64, add: UInt64s | np.uint64) -> UInt64s:
+def _scale(numbers: UInt64s, a: int, b: int, add: int) -> UInt64s:
     """Compute floor((numbers * a + add) / b) for a, b, add <= 2**42, though numbers * a may take over 64 bits."""
-    whole, rest = np.divmod(numbers, b)
-    high, carry = np.divmod((rest >> _HALF_BITS) * a, b)
-    low, last = np.divmod((carry << _HALF_BITS) + (rest & _LOW) * a, b)
-    scaled: UInt64s = whole * a + (high << _HALF_BITS) + low + (last + add) // b
+    factor, divisor = np.uint64(a), np.uint64(b)
+    whole, rest = np.divmod(numbers, divisor)
+    high, carry = np.divmod((rest >> _HALF_BITS) * factor, divisor)
+    low, last = np.divmod((carry << _HALF_BITS) + (rest & _LOW) * factor, divisor)
+    scaled: UInt64s = whole * factor + (high << _HALF_BITS) + low + (last + np.uint64(add)) // divisor
     return scaled
 
 
@@ -145,10 +157,6 @@ class Schedule:
         self.stages = [Stage(0, whole_weights(stages[0][1]), before)]
         for start, weights in stages[1:]:
             self.stages.append(Stage(start, whole_weights(weights), self.counts_before(start)))
-        self._block: Callable[[int], tuple[Int64s, Int64s]] = lru_cache(16)(self._turns_of_block)
-
-    def __reduce__(self) -> tuple[type[Schedule], tuple[list[tuple[int, list[int]]]]]:
-        return Schedule, ([(stage.start, stage.weights) for stage in self.stages],)  # a cache can't be pickled
 
     def describe(self, names: Collection[str | None]) -> list[str]:
         """Describe the shares of members, as lines of text."""
@@ -167,21 +175,12 @@ class Schedule:
     def turns(self, positions: Int64s) -> tuple[Int64s, Int64s]:
         """Find the member of each of (n,) positions, (n,), and the position in its own stream, (n,)."""
         members, ordinals = np.empty_like(positions), np.empty_like(positions)
-        blocks, places = np.divmod(positions, _BLOCK)
-        for block in sorted({*blocks.tolist()}):
-            there = blocks == block
-            turns = self._block(block)
-            members[there], ordinals[there] = (each[places[there]] for each in turns)
-        return members, ordinals
-
-    def _turns_of_block(self, block: int) -> tuple[Int64s, Int64s]:
-        positions = np.arange(block * _BLOCK, (block + 1) * _BLOCK)
-        members, ordinals = np.empty_like(positions), np.empty_like(positions)
         stage_of = np.searchsorted(self._starts, positions, side="right") - 1
-        for index in sorted({*stage_of.tolist()}):
-            there, stage = stage_of == index, self.stages[index]
-            members[there], ordinals[there] = stage.tree.turns(positions[there] - stage.start)
-            ordinals[there] += stage.before[members[there]]
+        blocks = positions // _BLOCK * len(self.stages) + stage_of
+        for block in sorted({*blocks[np.flatnonzero(np.diff(blocks, prepend=-1))].tolist()}):
+            there, stage = blocks == block, self.stages[block % len(self.stages)]
+            members[there], own = stage.tree.turns(positions[there] - stage.start)
+            ordinals[there] = own + stage.before[members[there]]
         return members, ordinals
 
     def counts_before(self, position: int) -> Int64s:

@@ -13,12 +13,12 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from tokenloom.errors import checked_int
-from tokenloom.reader.samples import SplitSamples
+from tokenloom.reader.samples import SampleTable, SplitSamples
 from tokenloom.reader.shards import OpenFiles
-from tokenloom.reader.streams.order import DEFAULT_LANES, ORDER_VERSION, Order, samples_of
+from tokenloom.reader.streams.order import DEFAULT_LANES, ORDER_VERSION, Order, Orders
 from tokenloom.reader.streams.schedule import SCHEDULE_VERSION, Schedule
 from tokenloom.reader.streams.state import DatasetFingerprint, Fingerprint, FingerprintStage, MixtureFingerprint
-from tokenloom.reader.window import TokenWindow, WindowPart
+from tokenloom.reader.window import TokenWindow
 from tokenloom.storage.formats.arrays import Int64s
 
 
@@ -91,16 +91,6 @@ class Member(NamedTuple):
         )
 
 
-class Turns(NamedTuple):
-    """Some positions of a stream that one member takes."""
-
-    name: str | None  # None in the stream of a dataset alone
-    number: int  # its position among the members
-    member: Member
-    rows: Int64s  # (n,) indices of these positions among all that were asked for
-    positions: Int64s  # (n,) positions in the member's own stream
-
-
 class Stream:
     """An endless global sequence of samples that the ranks of a loader share.
 
@@ -144,6 +134,9 @@ class Stream:
         learn = next((data.format.learn for data in datasets if data.format.learn is not None), None)
         self.format = replace(datasets[0].format, learn=learn)
         self.num_samples = None if self.mixture else self.members[None].order.num_samples
+        self._splits, self._table = datasets, SampleTable(datasets)
+        self._orders = Orders([member.order for member in self.members.values()])
+        self._num_samples = np.array([order.num_samples for order in self._orders.orders])
         self.is_remote = any(data.shards.cache is not None for data in datasets)
         self.opens_slowly = self.is_remote or any(data.plans_shards for data in datasets)
 
@@ -162,17 +155,9 @@ class Stream:
         stages = [FingerprintStage(stage.start, stage.weights) for stage in self.mixture.schedule.stages]
         return MixtureFingerprint(members, list(members), stages, SCHEDULE_VERSION, self._lanes)
 
-    def turns(self, positions: Int64s) -> Iterator[Turns]:
-        """Divide (n,) positions among the members that take them."""
-        if self.mixture is None:
-            yield Turns(None, 0, self.members[None], np.arange(len(positions)), positions)
-            return
-        numbers, ordinals = self.mixture.schedule.turns(positions)
-        members = [*self.members.items()]
-        for number in sorted({*numbers.tolist()}):
-            rows = np.flatnonzero(numbers == number)
-            name, member = members[number]
-            yield Turns(name, number, member, rows, ordinals[rows])
+    def turns(self, positions: Int64s) -> tuple[Int64s, Int64s]:
+        """Find the number of the member that takes each of (n,) positions, and the position in its own stream."""
+        return self.mixture.schedule.turns(positions) if self.mixture else (np.zeros_like(positions), positions)
 
     def positions(self, name: str | None, own: Int64s) -> Int64s:
         """Find the positions at (n,) positions of a member's own, the inverse of `turns`; -1 if it gets no turn."""
@@ -180,26 +165,23 @@ class Stream:
 
     def window(self, positions: Int64s, num_rows: int) -> TokenWindow:
         """Find the rows of the samples at (n,) positions; they are padded to `num_rows`."""
-        turns, parts = [*self.turns(positions)], []
-        found = samples_of([each.member.order.moves(each.positions) for each in turns])
-        for each, samples in zip(turns, found, strict=True):
-            data = each.member.dataset
-            epoch = int(each.positions[:1].sum()) // each.member.order.num_samples
-            rows = data.locate(samples)
-            parts.append(WindowPart(data.selection, data.files, each.rows, rows, each.number, epoch))
-        return TokenWindow(parts, num_rows, self.format)
+        numbers, own = self.turns(positions)
+        rows = self._table.locate(self._splits, self._orders.samples(numbers, own))
+        epochs = np.zeros_like(self._num_samples)
+        epochs[numbers[::-1]] = (own // self._num_samples[numbers])[::-1]  # of equal numbers, the first row comes last
+        return TokenWindow(self._splits, self._table, rows, num_rows, self.format, epochs)
 
     def shards_of(self, positions: Int64s) -> Iterator[tuple[SplitSamples, list[int]]]:
         """Yield the shards that hold the samples at (n,) positions, by dataset, in order of first need."""
-        turns = [*self.turns(positions)]
-        ends = [each.positions[:1].sum() + each.member.order.num_samples for each in turns]
-        # Later epochs have the same shards.
-        near = [each.positions[each.positions < end] for each, end in zip(turns, ends, strict=True)]
-        found = samples_of([each.member.order.moves(own) for each, own in zip(turns, near, strict=True)])
-        for each, samples in zip(turns, found, strict=True):
-            data = each.member.dataset
-            shards, first = np.unique(data.shards_of(samples), return_index=True)
-            yield data, shards[np.argsort(first)].tolist()
+        numbers, own = self.turns(positions)
+        firsts = np.zeros_like(self._num_samples)
+        firsts[numbers[::-1]] = own[::-1]
+        is_near = own < (firsts + self._num_samples)[numbers]  # later epochs have the same shards
+        found = self._table.shards_of(self._orders.samples(numbers[is_near], own[is_near]))
+        shards, first = np.unique(found, return_index=True)
+        in_order = shards[np.lexsort((first, self._table.splits[shards]))]
+        for number, indices in self._table.by_split(in_order):
+            yield self._splits[number], indices
 
     def consumed(self, position: int) -> dict[str, Consumed]:
         """Count what is read of each member before a position, of a dataset alone by its own name."""
