@@ -45,9 +45,7 @@ _PROBE_SECONDS = 3.0  # a slow transform ends the probe earlier: a short one is 
 _OTHER_STEPS = 1.15  # all steps take this multiple of the time of encoding (docs/project/notebook/index.md)
 _SPILL_DOCUMENT_BYTES = TABLE_DTYPE.itemsize
 _SHARD_DOCUMENT_BYTES = 8 + sum(field.type.bit_width // 8 for field in SCHEMA)
-_ID_BYTES = 4  # what an id adds to a document in a shard, besides its text
-_CLASSES_BYTES = 8  # what a mask adds to a document, besides the classes of its tokens
-Amounts = NDArray[np.float64]  # (3,) a number of documents, their tokens, the bytes of their ids
+Amounts = NDArray[np.float64]  # (2,) a number of documents, and of their tokens
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,6 @@ class PartitionProbe:
     share: float
     text_bytes: int
     num_documents: int
-    id_bytes: int
     encoded_bytes: int
     num_tokens: int
     seconds: float
@@ -72,7 +69,10 @@ class PartitionProbe:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The approximate result of a build; `spill_bytes` and `seconds` count partitions that are not encoded yet."""
+    """The approximate result of a build, in bytes without its ids.
+
+    `spill_bytes` and `seconds` count partitions that are not encoded yet.
+    """
 
     num_tokens: int
     num_documents: int
@@ -102,7 +102,7 @@ def probed_partitions(plan: BuildPlan) -> list[Partition]:
 def probe_partition(build: Build, part: Partition) -> PartitionProbe:
     """Read the head of a partition and encode the start of it; errors as tokenize_partition."""
     tokenizer = load_for_measuring(build)
-    num_bytes = num_documents = id_bytes = encoded_bytes = num_tokens = 0
+    num_bytes = num_documents = encoded_bytes = num_tokens = 0
     seconds, share, is_whole, begin = 0.0, 1.0, True, time.perf_counter()
     tally = PartitionTally()
     encoder = document_encoder(tokenizer, build.chat_of(part.file))
@@ -111,7 +111,6 @@ def probe_partition(build: Build, part: Partition) -> PartitionProbe:
             tally.add(rows)
             count = len(text_bytes(rows.texts)[0])
             num_bytes, num_documents = num_bytes + count, num_documents + len(rows.rows)
-            id_bytes += 0 if rows.ids is None else len(text_bytes(rows.ids)[0])
             if encoded_bytes < _ENCODE_BYTES and len(rows.rows):
                 first = rows.head(max(1, len(rows.rows) * _ENCODE_BYTES // max(count, _ENCODE_BYTES)))
                 start = time.perf_counter()
@@ -128,9 +127,7 @@ def probe_partition(build: Build, part: Partition) -> PartitionProbe:
     read_seconds = time.perf_counter() - begin - seconds
     spills = [SpillCounts(0, [num_documents], [], checksum="")] if num_documents else []
     record = tally.record(spills) if is_whole else None
-    return PartitionProbe(
-        share, num_bytes, num_documents, id_bytes, encoded_bytes, num_tokens, seconds, read_seconds, record
-    )
+    return PartitionProbe(share, num_bytes, num_documents, encoded_bytes, num_tokens, seconds, read_seconds, record)
 
 
 def _share(part: Partition, num_rows: int, position: int, *, by_rows: bool) -> float:
@@ -147,30 +144,27 @@ def estimate_build(plan: BuildPlan, samples: Sequence[tuple[Partition, Partition
 
     Raises InputError if these cover all rows and hold no document, or no row with a key that the build needs.
     """
-    total, new, seconds = np.zeros(3), np.zeros(3), 0.0
+    total, new, seconds, missing = np.zeros(2), np.zeros(2), 0.0, set(plan.missing)
     records = find_partition_records(plan.build.store, plan.cached)
     check_documents_found(plan, records | {part.spill_name: sample.record for part, sample in samples if sample.record})
-    by_spill: dict[str, Amounts] = {}  # a file under two names is encoded once and counts twice
     for parts in partitions_by_source(plan):
         names = {part.spill_name for part in parts}
         text_bytes, amounts, text_seconds = _rates([item for item in samples if item[0].spill_name in names])
         for part in parts:
-            if part.spill_name not in by_spill and part.spill_name in plan.cached:
-                by_spill[part.spill_name] = _recorded(plan, part, records.get(part.spill_name))
-            elif part.spill_name not in by_spill:
-                by_spill[part.spill_name] = amounts * text_bytes * part.num_bytes
-                new += by_spill[part.spill_name]
+            if part.spill_name in plan.cached:
+                total += _recorded(records.get(part.spill_name))
+                continue
+            total += amounts * text_bytes * part.num_bytes
+            if part in missing:  # a file under two names is encoded once
+                new += amounts * text_bytes * part.num_bytes
                 seconds += text_seconds * text_bytes * part.num_bytes
-            total += by_spill[part.spill_name]
-    has_masks = plan.build.has_classes
-    width = _token_bytes(plan, has_masks)
-    in_shard = _SHARD_DOCUMENT_BYTES + (_ID_BYTES if total[2] else 0) + _CLASSES_BYTES * has_masks
+    token_bytes = token_dtype(plan.build.tokenizer.vocab_size).itemsize + plan.build.has_classes
     return Estimate(
         num_tokens=round(total[1]),
         num_documents=round(total[0]),
         num_shards=_num_shards(plan, round(total[1])),
-        spill_bytes=round(float(np.dot(new, (_SPILL_DOCUMENT_BYTES, width, 1)))),
-        shard_bytes=0 if plan.published else round(float(np.dot(total, (in_shard, width, 1)))),
+        spill_bytes=round(float(np.dot(new, (_SPILL_DOCUMENT_BYTES, token_bytes)))),
+        shard_bytes=0 if plan.published else round(float(np.dot(total, (_SHARD_DOCUMENT_BYTES, token_bytes)))),
         seconds=seconds * _OTHER_STEPS / max(1, min(num_workers, len(plan.missing))),
         sampled_bytes=sum(sample.text_bytes for _, sample in samples),
     )
@@ -183,25 +177,17 @@ def _rates(samples: Sequence[tuple[Partition, PartitionProbe]]) -> tuple[float, 
     text = sum(probe.text_bytes for probe in probes)
     encoded = sum(probe.encoded_bytes for probe in probes)
     if not (text and encoded and partition_bytes):
-        return 0.0, np.zeros(3), 0.0
+        return 0.0, np.zeros(2), 0.0
     num_tokens = sum(probe.num_tokens for probe in probes) / encoded
     seconds = sum(probe.seconds for probe in probes) / encoded + sum(probe.read_seconds for probe in probes) / text
-    documents, id_bytes = sum(probe.num_documents for probe in probes), sum(probe.id_bytes for probe in probes)
-    return text / partition_bytes, np.array([documents / text, num_tokens, id_bytes / text]), seconds
+    documents = sum(probe.num_documents for probe in probes)
+    return text / partition_bytes, np.array([documents / text, num_tokens]), seconds
 
 
-def _recorded(plan: BuildPlan, partition: Partition, record: PartitionRecord | None) -> Amounts:
-    spills, file, id_bytes = record.spills if record else [], partition.file, 0
+def _recorded(record: PartitionRecord | None) -> Amounts:
+    spills = record.spills if record else []
     documents, tokens = sum(sum(spill.documents) for spill in spills), sum(sum(spill.tokens) for spill in spills)
-    if file.options.get("id"):
-        width = _token_bytes(plan, file.holds_conversations or file.has_masks)
-        id_bytes = sum(spill.bytes for spill in spills) - tokens * width - documents * _SPILL_DOCUMENT_BYTES
-    return np.array([documents, tokens, id_bytes], float)
-
-
-def _token_bytes(plan: BuildPlan, has_class: bool) -> int:
-    """Return the bytes of a token, with that of its class if it has one."""
-    return token_dtype(plan.build.tokenizer.vocab_size).itemsize + has_class
+    return np.array([documents, tokens], float)
 
 
 def _num_shards(plan: BuildPlan, num_tokens: int) -> int:

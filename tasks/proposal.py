@@ -19,12 +19,11 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from tokenloom.chat.layouts import PAIR_KEYS, PAIRS
-from tokenloom.errors import BadRow, InputError, SpecError, message_of
+from tokenloom.errors import InputError, SpecError, message_of
 from tokenloom.spec.base import checked_location
 from tokenloom.spec.blocks import DocumentRules
 from tokenloom.spec.sources import Source
 from tokenloom.spec.syntax import WHOLE_ROW, escaped
-from tokenloom.tasks.building.input_messages import HELD_OUT
 from tokenloom.tasks.building.inputs import first_rows, recognized_layout
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.base import BadValue, Rows
@@ -82,7 +81,7 @@ def reading_options(url: str) -> tuple[Options, str]:
         raise InputError(f"{url}: {PAIRS}")
     text, note = _text(url, base, names)
     known = (name for name in _IDS if text and name in names and name != text)
-    identifier = next((name for name in known if _rows(url, base | {"text": text, "id": name})[0]), None)
+    identifier = next((name for name in known if _rows(url, base | {"text": text, "id": name})), None)
     return base | ({"text": text} if text else {}) | ({"id": identifier} if identifier else {}), note
 
 
@@ -92,12 +91,12 @@ def _read_with(source: Options, **changes: Any) -> Options:
     return {**options, "max_bytes": DocumentRules().max_bytes, "encoding_errors": "fail", "on_error": "skip"} | changes
 
 
-def _rows(url: str, source: Options) -> tuple[Rows | None, Sequence[BadRow]]:
-    """Return the first rows of a file, None if a source can't read them; and those that are bad."""
+def _rows(url: str, source: Options) -> Rows | None:
+    """Return the first rows of a file, None if a source can't read most of them."""
     with suppress(InputError):
         for batch in first_rows(url, _read_with(source)):
-            return batch if len(batch.texts.drop_null()) > len(batch.bad) else None, batch.bad
-    return None, ()
+            return batch if len(batch.texts.drop_null()) > len(batch.bad) else None
+    return None
 
 
 def _delimiter(url: str) -> str:
@@ -108,23 +107,9 @@ def _delimiter(url: str) -> str:
 
 
 def _has_separator(url: str) -> bool:
-    """Return whether the first document of a text file ends with a separator; raise InputError if it is not text."""
-    size = input_bytes(url)
-    options = _read_with({"kind": "text", "separator": _SEPARATOR}, max_bytes=_SEPARATOR_BYTES, on_error="fail")
-    reader = make_reader(options)
-    assert isinstance(reader, RecordReader)
-    first = next(reader.raw_rows(url, 0, size), None)
-    if first is None:
-        raise InputError(f"{url}: no text in it; leave it out")
-    if isinstance(first.value, BadValue):
-        if first.value.reason != "too_large":
-            raise first.value.at(url, 0)
-        return False
-    try:
-        reader.parse(first.value)
-    except BadValue as error:
-        raise error.at(url, 0) from error
-    return first.num_bytes + len(_SEPARATOR) <= size and compression(url) is None
+    """Return whether a text file has a separator near its start."""
+    with open_decompressed(url) as file:
+        return _SEPARATOR.encode() in file.read(_SEPARATOR_BYTES)
 
 
 def _names(url: str, base: Options) -> list[str]:
@@ -132,18 +117,17 @@ def _names(url: str, base: Options) -> list[str]:
     reader = make_reader(_read_with(base, text=None))
     if not isinstance(reader, RecordReader):
         return list(reader.schema(url).names)  # type: ignore[attr-defined]  # those of columns have it
-    names, problem = dict[str, None](), InputError(f"{url}: no row in it; leave it out")
+    names = dict[str, None]()
     for raw in islice(reader.raw_rows(url, 0, input_bytes(url)), _MAX_ROWS):
         try:
             if isinstance(raw.value, BadValue):
                 raise raw.value
             value = reader.parse(raw.value)
-        except (BadRow, BadValue) as error:
-            problem = error if isinstance(error, BadRow) else error.at(reader.place(url, raw.row), raw.row)
-            continue
+        except BadValue as error:
+            raise error.at(reader.place(url, raw.row), raw.row) from error
         names |= dict.fromkeys(_paths(value) if isinstance(value, Mapping) else [WHOLE_ROW])
     if not names:
-        raise problem
+        raise InputError(f"{url}: no row in it; leave it out")
     return list(names)
 
 
@@ -158,7 +142,7 @@ def _conversations(url: str, base: Options, names: list[str]) -> Options | None:
     """Return how to read a file whose rows hold conversations, None if they don't."""
     known = [name for name in _CONVERSATIONS if name in names or name == WHOLE_ROW]
     for name in (*known, *(name for name in names if name not in known and not set(_TEXTS) & set(names))):
-        if rows := _rows(url, base | {"messages": name})[0]:
+        if rows := _rows(url, base | {"messages": name}):
             with suppress(InputError):
                 return {"messages": name, "layout": recognized_layout(rows, url)}
     return None
@@ -170,22 +154,17 @@ def _text(url: str, base: Options, names: list[str]) -> tuple[str | None, str]:
     With it comes a note if it was chosen among several.
     """
     lengths: dict[str, float] = {}
-    problems: list[BadRow] = []
     leaves = {name: name.rpartition(".")[2] or name for name in names}
     for name in sorted(names, key=lambda name: (name != leaves[name], (*_TEXTS, leaves[name]).index(leaves[name]))):
         if lengths and name != leaves[name]:
             break
-        rows, bad = _rows(url, base | {"text": name})
-        problems += (row for row in bad if row.reason not in ("missing_key", "not_text"))
-        if rows:
+        if rows := _rows(url, base | {"text": name}):
             texts = rows.texts.drop_null().slice(0, _MAX_ROWS).to_pylist()
             lengths[name] = sum(map(len, texts)) / len(texts)
             if leaves[name] in _TEXTS:
                 return name, ""
     if not lengths and base["kind"] == "arrayrecord":
         return None, ""
-    if not lengths and problems:
-        raise problems[0]
     if not lengths:
         shown = shown_names(names)
         raise InputError(f"{url}: no column or key has text; they are: {shown}. Write the spec with their `text`")
@@ -233,13 +212,6 @@ def propose(arguments: Sequence[str]) -> tuple[list[Proposal], list[str]]:
     if empty := [url for url, size in files.items() if _has_no_rows(url, size)]:
         notes.append(f"{counted(len(empty), 'empty file')}: {first_of([*map(_short, empty)], 3)}")
         files = {url: size for url, size in files.items() if url not in empty} or files
-    held_out = [url for url in files if HELD_OUT.search(_short(url))]
-    if 0 < len(held_out) < len(files):
-        notes.append(
-            f"left out {counted(len(held_out), 'file')} for evaluation ({first_of([*map(_short, held_out)], 3)}): a "
-            "build divides all documents by `splits`, so build these as a dataset of their own"
-        )
-        files = {url: size for url, size in files.items() if url not in held_out}
     proposals = [
         Proposal(
             {**options, "path": pattern},

@@ -7,11 +7,8 @@ import random
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from tests.builders.chats import chat_spec, conversation, write_rows
 from tests.builders.datasets import build, make_spec, write_jsonl
 from tests.builders.refusals import NEXT_STEP
 from tests.tasks import test_source_kinds as kinds
@@ -156,48 +153,6 @@ def test_only_partitions_that_are_not_encoded_are_probed(tmp_path: Path) -> None
     assert (estimate.num_documents, estimate.num_tokens) == (documents, tokens)
     assert_near(estimate.spill_bytes, written_bytes(spec, "work/spills") - before[0], 0.15)
     assert_near(estimate.shard_bytes, written_bytes(spec, "versions") - before[1], 0.15)
-
-
-def test_ids_count_in_the_estimated_disk_space(tmp_path: Path) -> None:
-    texts = [f"{i} {text[:60]}" for i, text in enumerate(make_texts(3_000_000))]
-    rows = [{"text": text, "id": f"{i:040d}"} for i, text in enumerate(texts)]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
-    spec = make_spec(tmp_path / "store", [{"kind": "parquet", "path": str(tmp_path / "a.parquet"), "id": "id"}])
-    estimate = estimate_of(spec)
-    build(spec)
-    assert_near(estimate.spill_bytes, written_bytes(spec, "work/spills"), 0.15)
-    assert_near(estimate.shard_bytes, written_bytes(spec, "versions"), 0.15)
-    cached = estimate_build(dataclasses.replace(plan_directly(spec, 0)[0], published=False), [], 1)
-    assert_near(cached.shard_bytes, written_bytes(spec, "versions"), 0.15)
-
-
-def test_classes_count_in_the_estimated_disk_space(tmp_path: Path) -> None:
-    rows = [
-        conversation(f"{i} {text[:40]}", text[40:90], id=f"{i:040d}") for i, text in enumerate(make_texts(2_000_000))
-    ]
-    texts = write_rows(tmp_path / "a.jsonl", [{"text": f"text {i}", "id": f"{i:060d}"} for i in range(20_000)])
-    spec = chat_spec(tmp_path, rows, source={"id": "id"}, tokenizer={"kind": "byte"})
-    source = {"kind": "jsonl", "path": str(texts), "name": "texts", "id": "id"}
-    spec = BuildSpec.model_validate(spec.model_dump() | {"sources": [*spec.model_dump()["sources"], source]})
-    build(spec)
-    cached = estimate_build(dataclasses.replace(plan_directly(spec, 0)[0], published=False), [], 1)
-    assert_near(cached.shard_bytes, written_bytes(spec, "versions"), 0.02)
-
-
-def test_a_file_under_two_names_is_encoded_once_and_counts_twice(tmp_path: Path) -> None:
-    paths = [write_jsonl(tmp_path / f"{i:02d}.jsonl", make_texts(5_000 + i if i != 3 else 200_000)) for i in range(40)]
-    sources = [{"kind": "jsonl", "path": str(path)} for path in (tmp_path / "*.jsonl", paths[3])]
-    spec = make_spec(tmp_path / "store", sources)
-    fresh = estimate_of(spec)
-    result = build(spec)
-    cached = estimate_of(spec)
-    documents = result.rows["kept"] + result.rows["duplicates"]
-    assert result.rows["duplicates"] > 0
-    assert result.num_encoded == 40
-    assert cached.num_documents == documents
-    assert_near(fresh.num_documents, documents, 0.1)
-    assert_near(fresh.num_tokens, cached.num_tokens, 0.1)
-    assert_near(fresh.spill_bytes, written_bytes(spec, "work/spills"), 0.25)  # of 40 headers too
 
 
 # A disk that is too small
