@@ -116,13 +116,19 @@ def first_of(names: Sequence[str], count: int = 10) -> str:
     return ", ".join(names[:count]) + more or "none"
 
 
-def near_miss(given: str, allowed: Iterable[str]) -> str:
-    """Ask for the allowed value closest to what was given, in any case; "" if none is close."""
+def closest(given: str, allowed: Iterable[str]) -> str | None:
+    """Find the allowed value closest to what was given, in any case; None if none is close."""
     import difflib  # only a wrong word needs it
 
     lower = {value.lower(): value for value in allowed}
     close = difflib.get_close_matches(given.lower(), lower, n=1)
-    return f"Did you mean {lower[close[0]]}?" if close else ""
+    return lower[close[0]] if close else None
+
+
+def near_miss(given: str, allowed: Iterable[str]) -> str:
+    """Ask for the allowed value closest to what was given, "" if none is close."""
+    close = closest(given, allowed)
+    return f"Did you mean {close}?" if close else ""
 
 
 def did_you_mean(given: str, allowed: Sequence[str]) -> str:

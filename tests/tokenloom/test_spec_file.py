@@ -59,7 +59,7 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
         ),
         ("    text: x\n", "spec.yaml:7: sources.1.text: unknown key (value 'x'). Allowed: path, name, leave_out, kind"),
         ("seed: -1\n", "spec.yaml:7: seed: Input should be greater than or equal to 0; got -1"),
-        ("tokenizer: gpt4\n", ":7: tokenizer: not the name of a tokenizer. Did you mean gpt2? Allowed: byte, gpt2"),
+        ("tokenizer: gpt4\n", ":7: tokenizer: not the name of a tokenizer. gpt-4 has the encoding cl100k_base."),
         ("tokenizer: meta-llama/Llama-3\n", "kind: huggingface, name: org/model"),
         (
             "tokenizer:\n  name: gpt2\n  kind: tiktokn\n",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from tokenloom.spec.base import Location, Name, SpecModel, kind_field
 from tokenloom.spec.syntax import MODEL_NAME_PATTERN
 from tokenloom.storage.formats.manifest import given_options
-from tokenloom.wording import did_you_mean
+from tokenloom.wording import closest, did_you_mean
 
 ModelName = Annotated[str, Field(pattern=MODEL_NAME_PATTERN)]
 
@@ -40,6 +40,16 @@ class _LibraryTokenizer(SpecModel):
 
 
 _NAMED_FILES = ("llama3", "tekken")  # files of tiktoken known by name
+
+
+def _named_instead(name: str, allowed: Sequence[str]) -> str:
+    """Return the allowed names, preceded by the closest one, or by the encoding of the model with such a name."""
+    from tiktoken.model import MODEL_TO_ENCODING
+
+    model = closest(name, [*allowed, *MODEL_TO_ENCODING])
+    if model is None or model in allowed:
+        return did_you_mean(name, allowed)
+    return f"{model} has the encoding {MODEL_TO_ENCODING[model]}. Allowed: {', '.join(allowed)}"
 
 
 class TiktokenTokenizer(_LibraryTokenizer):
@@ -80,7 +90,7 @@ class TiktokenTokenizer(_LibraryTokenizer):
         if self.pattern or self.special_tokens:
             raise ValueError("pattern and special_tokens require ranks: a file of ranks")
         if self.name not in (known := sorted(list_encoding_names())):
-            raise ValueError(f"tiktoken has no encoding {self.name!r}. {did_you_mean(self.name, known)}")
+            raise ValueError(f"tiktoken has no encoding {self.name!r}. {_named_instead(self.name, known)}")
 
 
 class HuggingFaceTokenizer(_LibraryTokenizer):
@@ -132,7 +142,7 @@ def expand_short_name(value: Any) -> Any:
         return value
     if value not in _SHORT:
         raise ValueError(
-            f"not the name of a tokenizer. {did_you_mean(value, list(_SHORT))}; for files, or a model on the Hugging "
+            f"not the name of a tokenizer. {_named_instead(value, list(_SHORT))}; for files, or a model on the Hugging "
             "Face Hub, write {kind: huggingface, name: org/model}"
         )
     return dict(_SHORT[value])
