@@ -173,14 +173,14 @@ _Shard = Annotated[
         "a shard with a byte of .mask for each token",
     ),
 ]
-
-
-def _adds_up(split: SplitEntry) -> bool:
-    tokens, documents = (sum(getattr(shard, name) for shard in split.shards) for name in ("tokens", "documents"))
-    return (split.tokens, split.documents) == (tokens, documents)
-
-
-_Split = Annotated[SplitEntry, Rule(_adds_up, "a split with the tokens and documents of its shards")]
+_SUMS = ("tokens", "documents")
+_Split = Annotated[
+    SplitEntry,
+    Rule(
+        lambda split: all(getattr(split, name) == sum(getattr(each, name) for each in split.shards) for name in _SUMS),
+        "a split with the tokens and documents of its shards",
+    ),
+]
 _Splits = Annotated[
     dict[str, _Split],
     Rule(lambda splits: all(map(_SPLIT.match, splits)), "splits with names of [a-z][a-z0-9_-]*"),

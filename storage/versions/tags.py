@@ -63,7 +63,7 @@ def log(store: Store, tag: str, problems: dict[str, FormatError] | None = None) 
     found: dict[str, FormatError] = {} if problems is None else problems
     for number, data in zip(numbers, store.read_all([entry_path(tag, each) for each in numbers]), strict=True):
         try:
-            entries.append(_decode_entry(store, tag, number, data))
+            entries.append(read_entry(store, tag, number, data))
         except FormatError as error:
             found[entry_path(tag, number)] = error
     for number in sorted({entry.number - 1 for entry in entries} - {0, *numbers}):  # the last of each gap
@@ -74,15 +74,14 @@ def log(store: Store, tag: str, problems: dict[str, FormatError] | None = None) 
     return entries
 
 
-def read_entry(store: Store, tag: str, number: int) -> TagEntry:
-    """Return entry `number` of a tag; raises FormatError if it is missing or damaged."""
-    return _decode_entry(store, tag, number, store.read_all([entry_path(tag, number)])[0])
-
-
-def _decode_entry(store: Store, tag: str, number: int, data: bytes | None) -> TagEntry:
-    place = store.place(entry_path(tag, number))
-    if data is None:
-        raise FormatError(f"{place}: an entry of the log is missing; restore it")
+def read_entry(store: Store, tag: str, number: int, data: bytes | None = None) -> TagEntry:
+    """Return entry `number`, from the bytes of its file if they were read; raises FormatError if it is damaged."""
+    path = entry_path(tag, number)
+    place = store.place(path)
+    try:
+        data = store.read(path) if data is None else data
+    except FileNotFoundError as error:
+        raise FormatError(f"{place}: an entry of the log is missing; restore it") from error
     entry = decode_record(TagEntry, parse_json(data, place, is_signed=True), place)
     if entry.number != number:
         raise FormatError(f"{place}: it is a copy of entry {entry.number} under another name; remove it")
