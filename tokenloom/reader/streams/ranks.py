@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from types import ModuleType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -214,42 +214,19 @@ def compare_in_store(
 ) -> None:
     """Compare rank `group_rank` of `group_size` with the others in a store that all share, empty at first.
 
-    Each rank leaves what it reads for those that come later, and compares with the first of all, and the first of its
-    data rank. `reads` and errors as compare_ranks.
-    """
-    own, most = ranks.rank, group_size // ranks.world_size
-    came = [f"data rank {number} came" for number in range(ranks.world_size)]
-    summary = f"{reads[0]}, data ranks: {ranks.world_size}"
-    reads_text = f"rank {group_rank} reads {reads[1]}: {summary}"
-    mine = json.dumps([group_rank, reads_text, summary, ranks.peers])
+    Args:
+        store: of torch; each rank leaves there what it reads for those that come later.
+        group_rank, group_size: of this process in the process group.
+        ranks, reads, seconds: as compare_ranks has them; `reads` is what `describe` returns.
 
-    def fail(message: str) -> NoReturn:
-        store.set("difference", f"{message} ({_SWITCH})")
+    Raises TokenloomError, here and in the ranks that wait, if this one differs, or if a data rank does not come.
+    """
+    came = [f"data rank {number} came" for number in range(ranks.world_size)]
+    if difference := _difference(store, group_rank, group_size, ranks, reads):
+        store.set("difference", f"{difference} ({_SWITCH})")
         for key in came:  # ends the wait of the others
             store.set(key, "")
-        raise TokenloomError(f"{message} ({_SWITCH})")
-
-    _, its_text, its_summary, _ = json.loads(store.compare_set("first", "", mine))
-    if its_summary != summary:
-        fail(
-            f"ranks would read different streams: {'; '.join(sorted([reads_text, its_text]))}. Pass the same state and "
-            "the same arguments to all of them, take the first batches of several loaders in the same order on all "
-            "ranks, and name the version by its 16 digits, because a tag may move"
-        )
-    peer, _, _, its_peers = json.loads(store.compare_set(f"first of {own}", "", mine))
-    for rank, peers in ((group_rank, its_peers), (peer, ranks.peers)):
-        if len(peers) == most and rank not in peers:
-            fail(
-                f"rank {rank} would read the rows of data rank {own}, which the mesh of other ranks gives to "
-                f"{ranks_text(peers)}: pass the same mesh to the loaders of all ranks"
-            )
-    if store.add(f"loaders of {own}", 1) > most:
-        fail(
-            f"{ranks_text(sorted([peer, group_rank]))} would read the rows of data rank {own}, but with "
-            f"{ranks.world_size} data ranks, each has {most} of the {group_size} ranks: pass the mesh, or its own data "
-            "rank to each process"
-        )
-    store.set(came[own], "")
+    store.set(came[ranks.rank], "")
     try:
         store.wait(came, timedelta(seconds=seconds))
     except RuntimeError as error:
@@ -260,6 +237,35 @@ def compare_in_store(
         ) from error
     if store.check(["difference"]):
         raise TokenloomError(store.get("difference").decode())
+
+
+def _difference(store: Store, group_rank: int, group_size: int, ranks: DataRank, reads: tuple[str, str]) -> str | None:
+    """Say how a rank differs from the first of all, or from the first of its data rank; None if it does not."""
+    own, most = ranks.rank, group_size // ranks.world_size
+    summary = f"{reads[0]}, data ranks: {ranks.world_size}"
+    text = f"rank {group_rank} reads {reads[1]}: {summary}"
+    mine = json.dumps([group_rank, text, summary, ranks.peers])
+    _, its_text, its_summary, _ = json.loads(store.compare_set("first", "", mine))
+    if its_summary != summary:
+        return (
+            f"ranks would read different streams: {'; '.join(sorted([text, its_text]))}. Pass the same state and the "
+            "same arguments to all of them, take the first batches of several loaders in the same order on all ranks, "
+            "and name the version by its 16 digits, because a tag may move"
+        )
+    peer, _, _, its_peers = json.loads(store.compare_set(f"first of {own}", "", mine))
+    for rank, peers in ((group_rank, its_peers), (peer, ranks.peers)):
+        if len(peers) == most and rank not in peers:
+            return (
+                f"rank {rank} would read the rows of data rank {own}, which the mesh of other ranks gives to "
+                f"{ranks_text(peers)}: pass the same mesh to the loaders of all ranks"
+            )
+    if store.add(f"loaders of {own}", 1) > most:
+        return (
+            f"{ranks_text(sorted([peer, group_rank]))} would read the rows of data rank {own}, but with "
+            f"{ranks.world_size} data ranks, each has {most} of the {group_size} ranks: pass the mesh, or its own data "
+            "rank to each process"
+        )
+    return None
 
 
 class Steps:
