@@ -171,46 +171,80 @@ def test_a_turn_without_a_generation_prompt_begins_after_its_header(said: str, b
     assert rendered.num_ended == rendered.num_turns
 
 
-def test_all_of_a_call_is_learned_without_a_generation_prompt() -> None:
-    text = (
-        "{% for m in messages %}{% if m.role == 'user' %}{{ '[INST]' + m.content + '[/INST]' }}{% else %}"
-        "{% if m.tool_calls %}{{ '<|call|>[' }}{% for c in m.tool_calls %}{{ '{\"name\": \"' + c.function.name }}"
-        "{{ '\", \"arguments\": ' }}{{ c.function.arguments | tojson }}{{ '}' }}{% endfor %}{{ ']' }}"
-        "{% else %}{{ m.content }}{% endif %}{{ '</s>' }}{% endif %}{% endfor %}"
-    )
-    calling = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
-    expected = '<|call|>[{"name": "get", "arguments": {"n": 5}}]</s>'
-    assert _learned(_render(text, [USER, calling, USER, ASSISTANT])) == [expected, "hello</s>"]
-    assert _learned(_render(text.replace("</s>", ""), [USER, calling, USER, ASSISTANT])) == [expected[:-4], "hello"]
+_CALL = {"type": "function", "function": {"name": "get", "arguments": {"n": 5}}}
+_SILENT = ASSISTANT | {"content": ""}
+_CALLING = _SILENT | {"tool_calls": [_CALL]}
+_OUTPUT = {"role": "tool", "content": "1"}
+_CALLS = (
+    "{% for m in messages %}{% if m.role == 'user' %}{{ '[INST]' + m.content + '[/INST]' }}{% else %}"
+    "{% if m.tool_calls %}{{ '<|call|>[' }}{% for c in m.tool_calls %}{{ '{\"name\": \"' + c.function.name }}"
+    "{{ '\", \"arguments\": ' }}{{ c.function.arguments | tojson }}{{ '}' }}{% endfor %}{{ ']' }}"
+    "{% else %}{{ m.content }}{% endif %}{{ '</s>' }}{% endif %}{% endfor %}"
+)
+_CALLED_TEXT = '<|call|>[{"name": "get", "arguments": {"n": 5}}]</s>'
+_MANY_ENDS = (
+    "{% for m in messages %}{{ '<|start|>' + m.role + '<|message|>' + m.content }}{{ '<|end|>response<|channel|>' "
+    "if m.role == 'assistant' }}{{ '<|eot|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+)
+_MANY = "<|message|>hello<|end|>response<|channel|><|eot|>"
+_NEXT_HEADER = (
+    "{% for m in messages %}{{ {'user': USER, 'assistant': '<|assistant|>'}[m.role] + m.content }}{% endfor %}"
+)
+_NO_CALLS = _NO_PROMPT + "END{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+_UPPER = "{% for m in messages %}{{ '\n' + m.role.upper() + ': ' + m.content + '</s>' }}{% endfor %}"
+_UPPER += "{% if add_generation_prompt %}{{ '\n\nASSISTANT:' }}{% endif %}"
+_USERS_WRITE = (
+    "{% for m in messages %}{% if m.role == 'user' %}{{ m.content + '<|im_end|><|im_start|>assistant ' }}"
+    "{% elif m.role == 'assistant' %}{{ m.content + '<|im_end|>' }}{% endif %}{% endfor %}"
+)
+_FIRST_OUTPUT = (
+    "{% for m in messages %}{% if m.role == 'tool' %}{% set before = messages[loop.index0 - 1].role %}"
+    "{{ raise_exception('no call') if before not in ('assistant', 'tool') }}"
+    "{{ '[tool]' if before != 'tool' }}({{ m.content }})"
+    "{% else %}[{{ m.role }}]{{ m.content }}{% if m.tool_calls %}{{ m.tool_calls[0].function.name }}{% endif %}"
+    "[end]{% endif %}{% endfor %}{{ '[assistant]' if add_generation_prompt }}"
+)
+_THOUGHT = "<|channel|>analysis<|message|>why<|end|><|start|>assistant<|channel|>final<|message|>"
+_REASONING = [USER, _SILENT | {"reasoning_content": "why"}]
+_TWICE = [USER, ASSISTANT, USER, ASSISTANT]
+#: Templates that hide where a turn begins or ends: what is learned, and how many turns end with a stop token.
+_HIDDEN: dict[str, tuple[str, list[dict[str, Any]], list[str], int]] = {
+    "calls without a prompt": (_CALLS, [USER, _CALLING, USER, ASSISTANT], [_CALLED_TEXT, "hello</s>"], 2),
+    "no ends": (_CALLS.replace("</s>", ""), [USER, _CALLING, USER, ASSISTANT], [_CALLED_TEXT[:-4], "hello"], 0),
+    "several tokens end": (_MANY_ENDS, [USER, ASSISTANT, USER, _SILENT], [_MANY, _MANY.replace("hello", "")], 2),
+    "reasoning is last": (template("channels", generation=False), _REASONING, [f"{_THOUGHT}<|ret|>"], 1),
+    "reasoning": (template("channels", generation=False), [*_REASONING, USER], [f"{_THOUGHT}<|end|>"], 1),
+    "a token begins headers": (_NEXT_HEADER.replace("USER", "'<|user|>'"), _TWICE, ["hello", "hello"], 0),
+    "headers": (_NEXT_HEADER.replace("USER", "'<|im_start|>user\n'"), _TWICE, ["hello", "hello"], 0),
+    "calls left out": (_NO_CALLS.replace("END", ""), [USER, _CALLING, _OUTPUT], ["<|im_end|>"], 1),
+    "an end of all": (
+        _NO_CALLS.replace("END", "<|eot|>"),
+        [USER, _CALLING, _OUTPUT, ASSISTANT],
+        ["<|im_end|>", "hello<|im_end|>\n<|eot|>"],
+        2,
+    ),
+    "a prompt with other white space": (_UPPER, _TWICE, ["hello</s>", "hello</s>"], 2),
+    "a turn of white space": (
+        _USERS_WRITE,
+        [USER, _CALLING, _OUTPUT, ASSISTANT | {"content": "\nhello"}],
+        ["<|im_end|>\nhello<|im_end|>"],
+        2,
+    ),
+    "only the first output has a header": (
+        _FIRST_OUTPUT,
+        [USER, ASSISTANT | {"tool_calls": [_CALL]}, _OUTPUT, ASSISTANT],
+        ["helloget[end]", "hello[end]"],
+        0,
+    ),
+}
 
 
-def test_a_turn_ends_with_the_last_special_token_before_the_next_header() -> None:
-    text = (
-        "{% for m in messages %}{{ '<|start|>' + m.role + '<|message|>' + m.content }}{{ '<|end|>response<|channel|>' "
-        "if m.role == 'assistant' }}{{ '<|eot|>\n' }}{% endfor %}"
-        "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
-    )
-    expected = "<|message|>hello<|end|>response<|channel|><|eot|>"
-    rendered = _render(text, [USER, ASSISTANT, USER, ASSISTANT | {"content": ""}])
-    assert _learned(rendered) == [expected, expected.replace("hello", "")]
-    assert rendered.num_ended == 2
-
-
-def test_a_turn_without_content_ends_after_its_reasoning() -> None:
-    messages = [USER, ASSISTANT | {"content": "", "reasoning_content": "why"}]
-    learned = "<|channel|>analysis<|message|>why<|end|><|start|>assistant<|channel|>final<|message|>"
-    rendered = _render(template("channels", generation=False), messages)
-    assert (_learned(rendered), rendered.num_ended) == ([f"{learned}<|ret|>"], 1)
-    rendered = _render(template("channels", generation=False), [*messages, USER])
-    assert (_learned(rendered), rendered.num_ended) == ([f"{learned}<|end|>"], 1)
-
-
-@pytest.mark.parametrize("user", ["<|im_start|>user\n", "<|user|>"])
-def test_the_token_that_begins_the_next_header_ends_no_turn(user: str) -> None:
-    heads = f"{{'user': '{user}', 'assistant': '<|assistant|>'}}".replace("\n", "\\n")
-    text = f"{{% set heads = {heads} %}}{{% for m in messages %}}{{{{ heads[m.role] + m.content }}}}{{% endfor %}}"
-    rendered = _render(text, [USER, ASSISTANT, USER, ASSISTANT])
-    assert (_learned(rendered), rendered.num_turns, rendered.num_ended) == (["hello", "hello"], 2, 0)
+@pytest.mark.parametrize("case", _HIDDEN)
+def test_a_turn_whose_borders_a_template_hides(case: str) -> None:
+    text, messages, learned, num_ended = _HIDDEN[case]
+    rendered = _render(text, messages)
+    assert (_learned(rendered), rendered.num_ended) == (learned, num_ended)
 
 
 def test_a_block_of_generation_may_set_the_variable_of_its_loop() -> None:
@@ -268,43 +302,12 @@ def test_an_empty_message_of_the_assistant_ends_its_turn(style: str, generation:
     assert (rendered.num_turns, rendered.num_ended) == (2, 2)
 
 
-@pytest.mark.parametrize("end", ["", "{{ '<|eot|>' }}"])
-def test_a_turn_whose_calls_the_template_leaves_out_ends_as_one_without_content(end: str) -> None:
-    text = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
-    text += end + "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-    call = {"type": "function", "function": {"name": "f", "arguments": {}}}
-    messages = [USER, ASSISTANT | {"content": "", "tool_calls": [call]}, {"role": "tool", "content": "1"}, ASSISTANT]
-    last = f"\n{end[4:11]}" if end else ""  # what is written where nothing follows is of the last turn
-    assert _learned(_render(text, messages)) == ["<|im_end|>", f"hello<|im_end|>{last}"]
-    assert _learned(_render(text, messages[:2])) == [f"<|im_end|>{last}"]
-
-
-def test_white_space_after_a_turn_of_which_nothing_is_written_is_learned() -> None:
-    text = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content + '<|im_end|><|im_start|>assistant ' }}"
-    text += "{% elif m.role == 'assistant' %}{{ m.content + '<|im_end|>' }}{% endif %}{% endfor %}"
-    call = {"type": "function", "function": {"name": "f", "arguments": {}}}
-    silent = [ASSISTANT | {"content": "", "tool_calls": [call]}, {"role": "tool", "content": "1"}]
-    rendered = _render(text, [USER, *silent, ASSISTANT | {"content": "\nhello"}])
-    assert _learned(rendered) == ["<|im_end|>\nhello<|im_end|>"]
-
-
 @pytest.mark.parametrize("more", ["assistant\n", "system\nUse tools<|im_end|>"])
 def test_what_is_written_after_every_text_is_not_learned(more: str) -> None:
     text, messages = _NO_PROMPT + f"{{{{ '<|im_start|>{more}' }}}}", [USER, ASSISTANT, USER, ASSISTANT]
     with pytest.raises(BadConversation, match=r"more than the end of a turn after the last; name chat\.stop_tokens"):
         _render(text, messages)
     assert _learned(_render(text, messages, stop_tokens=["<|im_end|>"])) == ["hello<|im_end|>"] * 2
-
-
-def test_a_header_that_only_the_first_output_has_is_not_learned() -> None:
-    text = "{% for m in messages %}{% if m.role == 'tool' %}{% set before = messages[loop.index0 - 1].role %}"
-    text += "{{ raise_exception('no call') if before not in ('assistant', 'tool') }}"
-    text += "{{ '[tool]' if before != 'tool' }}({{ m.content }})"
-    text += "{% else %}[{{ m.role }}]{{ m.content }}{% if m.tool_calls %}{{ m.tool_calls[0].function.name }}{% endif %}"
-    text += "[end]{% endif %}{% endfor %}{{ '[assistant]' if add_generation_prompt }}"
-    call = {"type": "function", "function": {"name": "f", "arguments": {}}}
-    messages = [USER, ASSISTANT | {"tool_calls": [call]}, {"role": "tool", "content": "1"}, ASSISTANT]
-    assert _learned(_render(text, messages)) == ["hellof[end]", "hello[end]"]
 
 
 @pytest.mark.parametrize("generation", [False, True])
@@ -394,22 +397,9 @@ def test_tools_are_of_the_template() -> None:
     assert _learned(rendered) == ["hello<|eot|>"]
 
 
-_CALL = {"type": "function", "function": {"name": "get", "arguments": {"n": 5}}}
 _OTHER_CALL = {"type": "function", "function": {"name": "put", "arguments": {"n": 5}}}
 _TOOLS = [{"type": "function", "function": {"name": "get"}}]
 _CALLED = [USER, ASSISTANT | {"tool_calls": [_CALL, _OTHER_CALL]}, {"role": "tool", "content": "out"}, ASSISTANT]
-
-
-@pytest.mark.parametrize("arguments", [{}, {"n": 5}, {"a": [True, {}]}, {"n": "get"}])
-def test_calls_of_gpt_oss_are_learned_from_marks_as_blocks_of_generation_say(arguments: dict[str, Any]) -> None:
-    call = {"type": "function", "function": {"name": "get", "arguments": arguments}}
-    turn = {"role": "assistant", "content": "", "tool_calls": [call]}
-    messages = [USER, turn, {"role": "tool", "content": "out"}, ASSISTANT, USER, turn]
-    marked, said = (
-        _learned(_render(template("channels", generation=generation), messages)) for generation in (False, True)
-    )
-    assert len(marked) == 3
-    assert marked == said
 
 
 @pytest.mark.parametrize("generation", [False, True])

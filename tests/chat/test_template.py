@@ -66,17 +66,11 @@ def test_a_template_sees_what_transformers_gives_it(template: str, text: str) ->
     assert transformers.render_jinja_template([_MESSAGES], chat_template=template)[0] == [text]
 
 
-def test_a_template_sees_reasoning_where_transformers_puts_it() -> None:
-    messages = [{"content": "a", "reasoning_content": "r", "role": "assistant"}]
-    names = "{{ messages[0] | list | join(',') }}"
-    assert _render(names, messages) == "thinking,content,reasoning_content,role"
-
-
 def test_a_template_gets_the_special_tokens_and_arguments_but_no_weights() -> None:
     messages = [{"role": "assistant", "content": "a", "reasoning_content": "r", "train": False}]
-    template = "{{ bos_token }}{{ deep.x }}{{ messages[0].thinking }}{{ messages[0].train is defined }}"
+    template = "{{ bos_token }}{{ deep.x }}{{ messages[0].thinking }} {{ messages[0] | list | join(',') }}"
     definition = {"special_tokens": {"bos_token": "<s>"}, "arguments": {"deep": {"x": 1}}}
-    assert _render(template, messages, **definition) == "<s>1rFalse"
+    assert _render(template, messages, **definition) == "<s>1r thinking,role,content,reasoning_content"
 
 
 @pytest.mark.parametrize(
@@ -176,8 +170,7 @@ def test_no_template_leaves_the_sandbox(template: str) -> None:
 
 
 def test_the_reason_of_a_template_is_quoted() -> None:
-    problem = _problem("{{ raise_exception('Roles must\nalternate') }}")
-    assert problem.startswith("the template does not render it (Roles must alternate); ")
+    assert "render it (Roles must alternate); " in _problem("{{ raise_exception('Roles must\nalternate') }}")
 
 
 def test_the_present_day_is_that_of_the_spec() -> None:
@@ -185,13 +178,3 @@ def test_the_present_day_is_that_of_the_spec() -> None:
     assert _render(template, date="2026-11-25") == "25 Nov 2026 00"
     with pytest.raises(SpecError, match=r"give chat.date, such as 2026-11-25"):
         _render(template)
-
-
-def test_a_long_conversation_is_within_the_limit() -> None:
-    template = (
-        "{% for message in messages %}{% for other in messages[:20] %}{% endfor %}{{ message.content }}{% endfor %}"
-    )
-    messages = [{"role": "user", "content": "x" * 100}] * 20_000
-    assert len(_render(template, messages)) == 2_000_000
-    huge = [{"role": "user", "content": "é" * 20_000_000}]
-    assert len(_render("{{ messages[0].content | trim + '!' }}", huge)) == 20_000_001

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -231,13 +232,17 @@ def test_a_text_that_is_too_long_for_the_library_is_a_bad_row(
 # Refusals
 
 
+_MISSING = {
+    "nope.json": r"tokenizer file .*nope\.json: no such file",
+    "org/model": r"org/model: no such file; .*; give a model on the .* Hub as name",
+    ".": r"this is a folder; give the path of a tokenizer\.json",
+}
+
+
 def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
-    with refused(r"tokenizer file .*nope\.json: no such file"):
-        load_tokenizer({"kind": "huggingface", "path": str(tmp_path / "nope.json")})
-    with refused(r"org/model: no such file; .*; give a model on the .* Hub as name"):
-        load_tokenizer({"kind": "huggingface", "path": str(tmp_path / "org/model")})
-    with refused(r"this is a folder; give the path of a tokenizer\.json"):
-        load_tokenizer({"kind": "huggingface", "path": str(tmp_path)})
+    for path, message in _MISSING.items():
+        with refused(message):
+            load_tokenizer({"kind": "huggingface", "path": str(tmp_path / path)})
     with refused(r"give tokenizer\.path"):
         load_tokenizer({"kind": "huggingface"})
     with refused(r"needs tokenizer\.json; the files given are: other"):
@@ -256,19 +261,16 @@ def test_a_bpe_that_drops_unknown_characters_is_refused(alphabet: str | None, tm
         load_tokenizer(write_json(tmp_path, library.to_str()))
 
 
-def test_a_bpe_with_an_unknown_token_or_byte_fallback_is_not_refused(tmp_path: Path) -> None:
-    byte_tokens = {f"<0x{i:02X}>": i for i in range(256)}
-    fallback = tokenizers.Tokenizer(models.BPE({**byte_tokens, EOT: 256}, [], byte_fallback=True))
+@pytest.mark.parametrize("missing", [None, "<0xD0>"])
+def test_a_bpe_with_an_unknown_token_or_all_bytes_is_not_refused(missing: str | None, tmp_path: Path) -> None:
+    bytes_ = {token: i for i in range(256) if (token := f"<0x{i:02X}>") != missing}
+    fallback = tokenizers.Tokenizer(models.BPE(bytes_ | {EOT: 256}, [], byte_fallback=True))
     unknown = tokenizers.Tokenizer(models.BPE({"[UNK]": 0, EOT: 1}, [], unk_token="[UNK]"))
-    for library in (fallback, unknown):
+    for library in (unknown, fallback):
         library.add_special_tokens([EOT])
-        ids = encode_each(load_tokenizer(write_json(tmp_path, library.to_str())), ["Я"])[0]
-        assert len(ids) >= 2
-    holed = tokenizers.Tokenizer(models.BPE({**byte_tokens, EOT: 256} | {"<0xD0>": 300}, [], byte_fallback=True))
-    vocabulary = {token: i for token, i in holed.get_vocab().items() if token != "<0xD0>"}
-    holed.model = models.BPE(vocabulary, [], byte_fallback=True)
-    with refused("drops characters"):
-        load_tokenizer({**write_json(tmp_path, holed.to_str()), "eot": EOT})
+        definition = write_json(tmp_path, library.to_str())
+        with refused("drops characters") if missing and library is fallback else nullcontext():
+            assert len(encode_each(load_tokenizer(definition), ["Я"])[0]) >= 2
 
 
 def test_random_ids_are_refused(tmp_path: Path) -> None:

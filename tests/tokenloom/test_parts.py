@@ -78,11 +78,6 @@ def test_what_decides_no_ids_leaves_the_key(change: Callable[[dict[str, Any]], o
     assert parts(PLAIN, change).key == parts().key
 
 
-def test_the_end_of_text_token_leaves_the_key() -> None:
-    another = _added("<|im_end|>", special=True)
-    assert parts(PLAIN, another, eot="<|im_end|>").key == parts().key
-
-
 def _merges(content: dict[str, Any]) -> list[str]:
     return [pair if isinstance(pair, str) else " ".join(pair) for pair in content["model"]["merges"]]
 
@@ -122,12 +117,12 @@ def test_the_same_vocabulary_of_another_reference_has_another_key(tmp_path: Path
 # ---- the encoder made of them
 
 
-def _tiktoken(tmp_path: Path, first_id: int, gap_at: int, **fields: Any) -> Any:
-    """Return a tokenizer whose ids begin with `first_id`, and do not contain `gap_at`."""
-    tokens = [*(bytes([byte]) for byte in range(256)), b"  ", b"de", b"def", b"aa", b"aaaa"]
-    ids = [i for i in range(first_id, first_id + len(tokens) + 1) if i != gap_at][: len(tokens)]
-    lines = [f"{base64.b64encode(token).decode()} {i}\n" for token, i in zip(tokens, ids, strict=True)]
-    (tmp_path / "x.tiktoken").write_text("".join(lines))
+def _tiktoken(tmp_path: Path, tokens: list[bytes], first_id: int = 0, gap_at: int = -1, **fields: Any) -> Any:
+    """Return a tokenizer of all bytes and some tokens whose ids begin with `first_id`, and do not contain `gap_at`."""
+    tokens = [*(bytes([byte]) for byte in range(256)), *tokens]
+    ids = [i for i in range(first_id, first_id + len(tokens) + 1) if i != gap_at]
+    pairs = zip(tokens, ids, strict=False)
+    (tmp_path / "x.tiktoken").write_bytes(b"".join(base64.b64encode(token) + b" %d\n" % i for token, i in pairs))
     definition = {"ranks": str(tmp_path / "x.tiktoken"), "special_tokens": {"<|endoftext|>": 900}, **fields}
     return load_tokenizer({"kind": "tiktoken", **definition})
 
@@ -139,7 +134,7 @@ def _same_ids(reference: Any, texts: list[str] = _TEXTS) -> bool:
 
 @pytest.mark.parametrize(("first_id", "gap_at"), [(0, -1), (30, -1), (0, 257)], ids=["ranks", "tekken", "p50k_base"])
 def test_an_encoder_of_ranks_gives_the_ids_of_the_reference(first_id: int, gap_at: int, tmp_path: Path) -> None:
-    assert _same_ids(_tiktoken(tmp_path, first_id, gap_at))
+    assert _same_ids(_tiktoken(tmp_path, [b"  ", b"de", b"def", b"aa", b"aaaa"], first_id, gap_at))
 
 
 def split(*patterns: str, behavior: str = "Isolated", invert: bool = False) -> Callable[[dict[str, Any]], object]:
@@ -190,12 +185,8 @@ def test_each_known_pre_tokenizer_cuts_as_that_of_the_reference(change: Callable
 
 
 def test_tokens_that_no_merges_make_are_found_as_whole_words_of_llama_3(tmp_path: Path) -> None:
-    tokens = [*(bytes([byte]) for byte in range(256)), b"bc", b"abc", b" a", b" abcd", b"aa", b"aaa", b"aaaa"]
-    lines = [f"{base64.b64encode(token).decode()} {i}\n" for i, token in enumerate(tokens)]
-    (tmp_path / "x.tiktoken").write_text("".join(lines))
-    special = {"<|endoftext|>": 900}
-    definition = {"ranks": str(tmp_path / "x.tiktoken"), "special_tokens": special, "pattern": GPT_4}
-    reference = load_tokenizer({"kind": "tiktoken", **definition})
+    tokens = [b"bc", b"abc", b" a", b" abcd", b"aa", b"aaa", b"aaaa"]
+    reference = _tiktoken(tmp_path, tokens, pattern=GPT_4)
     texts = ["x abcd abcde abcd abc bcd", "aaaaaaaaaaa aaaaa aaaaaaa", " a bc  abcd\n"]
     assert _same_ids(reference, texts)
 
@@ -281,9 +272,8 @@ def test_texts_with_runs_of_spaces_have_the_ids_of_the_reference(
     assert ids_of(fast, texts) == ids_of(reference, texts)
 
 
-@pytest.mark.parametrize("text", ["a  b", "a  b   c"])
-def test_markers_that_were_lost_are_an_error(text: str) -> None:
-    _, runs = mark_runs([text.encode()], [0, 0, 7, 8])
+def test_markers_that_were_lost_are_an_error() -> None:
+    _, runs = mark_runs([b"a  b   c"], [0, 0, 7, 8])
     with pytest.raises(ValueError, match="runs of spaces became 0 markers"):
         restore_runs([np.array([5, 6], np.uint32)], runs, 9)
 
@@ -360,4 +350,4 @@ def test_a_part_that_is_not_known_to_be_supported_is_named() -> None:
 
 def test_an_unknown_pattern_of_ranks_is_named(tmp_path: Path) -> None:
     with pytest.raises(Unproven, match=r"its pattern$"):
-        parts_of(_tiktoken(tmp_path, 0, -1, pattern=r"\S+|\s+"))
+        parts_of(_tiktoken(tmp_path, [], pattern=r"\S+|\s+"))
