@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from tests.builders.datasets import local_store, make_spec, write_jsonl, write_parquet
 from tests.builders.observing import counted_reads
 from tests.counts import count
-from tokenloom.errors import InputError
 from tokenloom.tasks.building.input_messages import input_messages, table_messages
 from tokenloom.tasks.building.inputs import find_inputs
 from tokenloom.tasks.sources import FileRange, SourceReader, make_reader
@@ -110,10 +109,8 @@ def test_uuids_and_json_are_read_as_text(kind: str, tmp_path: Path) -> None:
     spelled = [one and str(one) for one in uuids]
     for text, wanted in (("json", texts), ("uuid", spelled), ("same", columns["same"].to_pylist())):
         assert read_file(kind, Path(path), text=text) == list(enumerate(wanted))
-    reader = make_reader({"kind": kind, **OPTIONS, "text": "json", "id": "uuid"})
-    (batch,) = reader.read(path, FileRange(0, 1))
-    assert batch.ids is not None
-    assert batch.ids.to_pylist() == spelled
+    (batch,) = make_reader({"kind": kind, **OPTIONS, "text": "json", "id": "uuid"}).read(path, FileRange(0, 1))
+    assert batch.ids is not None and batch.ids.to_pylist() == spelled
     assert read_file(kind, Path(path), text="json", filter=f'uuid == "{spelled[2]}"') == [(2, None)]
     lists = pa.ListArray.from_arrays(pa.array([0, 3]), columns["uuid"])  # not joined, as their bytes are no text
     pq.write_table(pa.table({"text": lists}), path)
