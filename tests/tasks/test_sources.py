@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from tests.builders.datasets import local_store, make_spec, write_jsonl, write_parquet
 from tests.builders.observing import counted_reads
 from tests.counts import count
+from tokenloom.errors import InputError
 from tokenloom.tasks.building.input_messages import input_messages, table_messages
 from tokenloom.tasks.building.inputs import find_inputs
 from tokenloom.tasks.sources import FileRange, SourceReader, make_reader
