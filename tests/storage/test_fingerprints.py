@@ -146,11 +146,6 @@ def test_a_damaged_fingerprint_file_counts_as_empty(store: LocalStore, tmp_path:
     assert store.read(PATH) == good
 
 
-def test_missing_file_is_an_error(store: LocalStore, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none\.txt: can't be read"):
-        take(store, str(tmp_path / "none.txt"))
-
-
 @pytest.mark.parametrize(
     ("info", "expected"),
     [
@@ -162,8 +157,5 @@ def test_missing_file_is_an_error(store: LocalStore, tmp_path: Path) -> None:
 )
 def test_an_object_is_identified_by_metadata_of_its_store(info: dict[str, object], expected: str) -> None:
     assert remote_fingerprint(info, "s3://bucket/a") == expected
-
-
-def test_an_object_without_identifying_metadata_is_refused() -> None:
-    with pytest.raises(InputError, match="memory://a"):
-        remote_fingerprint({"size": 7, "ETag": ""}, "memory://a")
+    with pytest.raises(InputError, match="s3://bucket/a"):
+        remote_fingerprint({"size": 7, "ETag": ""}, "s3://bucket/a")

@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import time
 import uuid
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.drivers import cache_driver
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.processes import wait_until
 from tests.servers.s3_server import BUCKET, put
@@ -30,12 +30,13 @@ from tokenloom.storage.stores import open_store
 
 FILE_BYTES = 100_000
 NUM_FILES = 6
+_BLOCK_BYTES = 20_000
 
 
 @pytest.fixture(autouse=True)
 def small_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several requests per file."""
-    monkeypatch.setattr(partial_shard, "REQUEST_BYTES", cache_driver.BLOCK_BYTES)
+    monkeypatch.setattr(partial_shard, "REQUEST_BYTES", _BLOCK_BYTES)
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def files(s3_url: str, s3_proxy: FaultyProxy) -> list[ShardRequest]:
 
 def blocks_of(data: bytes) -> bytes:
     """Return the bytes of the `.blocks` file of a shard."""
-    hasher = BlockHasher(cache_driver.BLOCK_BYTES)
+    hasher = BlockHasher(_BLOCK_BYTES)
     hasher.update(memoryview(data))
     header = pack_header(ShardHeader(2, 0, 0, 4096, 4096, 4104, bytes(16), bytes(16), {}))  # nobody reads the tokens
     return encode_blocks(ShardBlocks(sha256_of_bytes(data), len(data), hasher.block_bytes, header, hasher.finish()))
@@ -93,15 +94,24 @@ def test_a_file_is_downloaded_once_and_then_found(
 
 def test_the_limit_holds_at_all_times_with_several_processes(tmp_path: Path, files: list[ShardRequest]) -> None:
     limit = int(2.5 * FILE_BYTES)
-    processes = [cache_driver.start(tmp_path, limit, files[i:] + files[:i] + files[:2]) for i in range(3)]
     most = 0
-    while any(process.poll() is None for process in processes):
-        most = max(most, space_taken(tmp_path))
-        time.sleep(0.01)
-    found = [cache_driver.statistics(process) for process in processes]
+    with ProcessPoolExecutor(3, multiprocessing.get_context("spawn")) as pool:
+        results = [pool.submit(fetch_all, tmp_path, limit, files[i:] + files[:i] + files[:2]) for i in range(3)]
+        while not all(result.done() for result in results):
+            most = max(most, space_taken(tmp_path))
+            time.sleep(0.01)
+    found = [result.result() for result in results]
     assert FILE_BYTES < most <= limit
     assert all(one["hits"] + one["downloads"] == NUM_FILES + 2 for one in found)
     assert len(cached(tmp_path)) == 2
+
+
+def fetch_all(folder: Path, limit: int, requests: list[ShardRequest]) -> dict[str, int]:
+    """Fetch files in the order given; return what the cache counted."""
+    cache = ShardCache(folder, limit)
+    for request in requests:
+        cache.fetch(request)
+    return cache.stats()
 
 
 def space_taken(folder: Path) -> int:
@@ -165,24 +175,6 @@ def test_only_files_of_the_cache_are_removed(tmp_path: Path, files: list[ShardRe
     assert (tmp_path / "cache" / "partial" / f"{name}.part").is_symlink() and folder.is_dir()
     found = {path.stem for path in (tmp_path / "cache" / "shards").glob("*.tok")}
     assert found == {files[-1].sha256, name, name.upper(), folder.stem}
-
-
-def test_a_killed_download_leaves_no_file_that_looks_complete(
-    tmp_path: Path, files: list[ShardRequest], s3_proxy: FaultyProxy
-) -> None:
-    s3_proxy.always = "slow"
-    process = cache_driver.start(tmp_path, 10 * FILE_BYTES, files[:1])
-    wait_until(lambda: s3_proxy.bytes_sent(files[0].path) > 0)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert [path.stat().st_size for path in partials(tmp_path)] == [FILE_BYTES]
-    assert cached(tmp_path) == set()
-    s3_proxy.always = "ok"
-    cache = ShardCache(tmp_path, FILE_BYTES)  # without the leftover's room there is none
-    cache.fetch(files[1])
-    assert list((tmp_path / "partial").iterdir()) == []
-    cache.fetch(files[0])
-    assert cached(tmp_path) == {files[0].sha256}
 
 
 def test_an_error_ahead_is_raised_by_the_fetch_that_needs_the_file(

@@ -122,11 +122,6 @@ def publish_beside(made: Made, suffix: str, data: bytes) -> None:
     sign_again(made, lambda m: first_shard(m)["files"].update({suffix: entry}))
 
 
-def test_blocks_of_another_shard_are_named(made: Made) -> None:
-    publish_beside(made, ".blocks", version_file(made, "train/000001.blocks").read_bytes())
-    assert _messages(made) == {"train/000000.blocks": "it does not hold the checksums of its shard"}
-
-
 @pytest.fixture
 def masked(made: Made) -> Iterator[Made]:
     """The version with a mask beside every shard."""
@@ -143,12 +138,12 @@ def test_a_mask_with_fewer_bytes_than_its_shard_has_tokens_is_named(masked: Made
     assert "must be a shard with a byte of .mask for each token" in _messages(masked)["manifest.json"]
 
 
-def test_block_checksums_of_another_mask_are_named(masked: Made) -> None:
+def test_block_checksums_of_another_shard_or_mask_are_named(masked: Made) -> None:
     right, other = (
         decode_blocks(version_file(masked, f"train/00000{number}.blocks").read_bytes(), "") for number in (0, 1)
     )
-    for wrong in (None, other.mask):
-        publish_beside(masked, ".blocks", encode_blocks(replace(right, mask=wrong)))
+    for wrong in (replace(right, mask=None), replace(right, mask=other.mask), other):
+        publish_beside(masked, ".blocks", encode_blocks(wrong))
         assert _messages(masked) == {"train/000000.blocks": "it does not hold the checksums of its shard"}
 
 
