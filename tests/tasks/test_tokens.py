@@ -109,21 +109,16 @@ def test_a_prefix_names_the_same_version_as_its_bin(tmp_path: Path, suffix: str)
     assert planned[0].build.version == planned[1].build.version
 
 
-def _cut(suffix: str, num_bytes: int) -> Callable[[Path], object]:
-    def cut(prefix: Path) -> None:
-        data = prefix.with_suffix(suffix).read_bytes()
-        prefix.with_suffix(suffix).write_bytes(data[:-num_bytes])
+def _changed(suffix: str, change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    return lambda prefix: prefix.with_suffix(suffix).write_bytes(change(prefix.with_suffix(suffix).read_bytes()))
 
-    return cut
+
+def _cut(suffix: str, num_bytes: int) -> Callable[[Path], object]:
+    return _changed(suffix, lambda data: data[:-num_bytes])
 
 
 def _poke(position: int, data: bytes) -> Callable[[Path], object]:
-    def poke(prefix: Path) -> None:
-        index = bytearray(prefix.with_suffix(".idx").read_bytes())
-        index[position : position + len(data)] = data
-        prefix.with_suffix(".idx").write_bytes(index)
-
-    return poke
+    return _changed(".idx", lambda index: index[:position] + data + index[position + len(data) :])
 
 
 def _swap(prefix: Path) -> None:
