@@ -33,10 +33,9 @@ from tokenloom.tasks.exporting.base import (
     hashed,
     writing_hashed,
 )
-from tokenloom.tasks.exporting.chunks import LitData, Mds
 from tokenloom.tasks.exporting.documents import Documents, report_written
 from tokenloom.tasks.exporting.streams import Datatrove, Llmc, Megatron, NanoGpt, Olmo
-from tokenloom.tasks.exporting.tables import HuggingFace, Parquet
+from tokenloom.tasks.exporting.tables import HuggingFace, LitData, Mds, Parquet
 from tokenloom.tasks.running import progress
 
 _ALL = (Megatron(), Olmo(), Llmc(), NanoGpt(), Datatrove(), Mds(), LitData(), HuggingFace(), Parquet())
