@@ -209,9 +209,6 @@ def propose(arguments: Sequence[str]) -> tuple[list[Proposal], list[str]]:
         patterns += [pattern] * bool(pattern)
         left_out += others
     notes = [f"left out {counted(len(left_out), 'file')} of other kinds: {first_of(left_out, 3)}"] if left_out else []
-    if empty := [url for url, size in files.items() if _has_no_rows(url, size)]:
-        notes.append(f"{counted(len(empty), 'empty file')}: {first_of([*map(_short, empty)], 3)}")
-        files = {url: size for url, size in files.items() if url not in empty} or files
     proposals = [
         Proposal(
             {**options, "path": pattern},
@@ -222,11 +219,6 @@ def propose(arguments: Sequence[str]) -> tuple[list[Proposal], list[str]]:
         for pattern, urls in _cut(group, patterns)
     ]
     return proposals, notes
-
-
-def _has_no_rows(url: str, size: int) -> bool:
-    """Return whether a file is empty and of a kind that a build reads as no rows."""
-    return size == 0 and kind_of(url) in ("jsonl", "text")
 
 
 def _short(url: str) -> str:
@@ -277,6 +269,6 @@ def _cut(files: list[str], patterns: Sequence[str]) -> Iterator[tuple[str, list[
 
 def _matches(pattern: str, wanted: set[str]) -> bool:
     try:
-        return {file.url for file in find_files(pattern) if not _has_no_rows(file.url, file.num_bytes)} == wanted
+        return {file.url for file in find_files(pattern)} == wanted
     except InputError:
         return False

@@ -43,13 +43,13 @@ from tokenloom.tasks.sources.values import (
     LISTS,
     STRINGS,
     Decoding,
+    column_error,
     field_type,
     has_column,
     look_up,
     parse_json,
     pick,
     plain,
-    shown_names,
     value_at,
     value_type,
 )
@@ -175,7 +175,7 @@ class Columns:
         num_filtered = batch.num_not_read
         kept = batch.kept
         if kept is None and (tree := self.filter_of(columns.schema, url)) is not None:
-            kept = kept_rows(columns, tree, url)
+            kept = kept_rows(columns, tree)
         if kept is not None:
             mask = pa.array(kept)
             documents, numbers = [one.filter(mask) for one in documents], numbers[kept]
@@ -324,10 +324,7 @@ class ConversationColumns:
                 "text. Set messages: to such a column"
             )
         if not names:
-            raise InputError(
-                f"{url}: no column of a conversation ({', '.join(ROW_KEYS)}); its columns are: "
-                f"{shown_names(schema.names)}. Set messages: to one of them"
-            )
+            raise column_error(url, "messages", " or ".join(ROW_KEYS), schema.names)
         self.missing_keys = set()
         if self._names_tools or has_column(schema, self._tools):
             field_type(schema, self._tools, url, "tools")  # raises if there is no such column, or two

@@ -35,19 +35,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Literal = str | float | Fraction
 
 
-def kept_rows(rows: pa.RecordBatch, tree: Filter, url: str) -> NDArray[np.bool_]:
-    """Return which of n rows the filter keeps, (n,); raises InputError if it can't compare a column.
+def kept_rows(rows: pa.RecordBatch, tree: Filter) -> NDArray[np.bool_]:
+    """Return which of n rows the filter keeps, (n,).
 
     Args:
-        rows: the columns of the filter.
+        rows: the columns of the filter, which `check_comparable` has checked.
         tree: the filter.
-        url: for messages.
     """
-    try:
-        mask = _mask(tree, len(rows), lambda part: _part_mask(plain(pick(rows, part.column)), part))
-    except (pa.ArrowException, ValueError) as error:
-        reason = message_of(error)
-        raise InputError(f"{url}: the filter can't compare a column: {reason}; check its value's type") from error
+    mask = _mask(tree, len(rows), lambda part: _part_mask(plain(pick(rows, part.column)), part))
     kept: NDArray[np.bool_] = pc.fill_null(mask, False).to_numpy(zero_copy_only=False)
     return kept
 

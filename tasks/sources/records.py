@@ -95,7 +95,7 @@ def _parse_array(url: str, data: bytes) -> list[Any]:
         values: list[Any] = json.loads(data.decode("utf-8-sig", "surrogateescape"))
         return values
     except (RecursionError, ValueError) as error:
-        reason = "nested too deep to be read" if isinstance(error, RecursionError) else message_of(error)
+        reason = message_of(error)
         raise InputError(f"{url}: not a valid JSON array: {reason}; repair the file or leave it out") from error
 
 

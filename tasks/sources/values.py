@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from functools import reduce
-from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ import pyarrow.compute as pc
 from tokenloom.errors import InputError, message_of
 from tokenloom.spec.syntax import WHOLE_ROW
 from tokenloom.tasks.sources.base import BadValue, Options
+from tokenloom.wording import first_of
 
 LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)  # types of lists of any length and kind of offsets
 STRINGS = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
@@ -102,10 +102,7 @@ def shown_names(names: Iterable[str]) -> str:
 
     Example: ["text", "a, b", ""] -> 'text, "a, b", ""'
     """
-    names = iter(names)
-    shown = [_shown(str(name)) for name in islice(names, _MAX_NAMES)]
-    num_more = sum(1 for _ in names)
-    return (", ".join(shown) or "none") + (f" and {num_more} more" if num_more else "")
+    return first_of([_shown(str(name)) for name in names], _MAX_NAMES)
 
 
 def _shown(name: str) -> str:
@@ -204,13 +201,11 @@ def parse_json(text: str) -> Any:
     """Return the JSON value in a text; raises BadValue."""
     try:
         return json.loads(text)
-    except RecursionError as error:
-        raise BadValue("JSON nested too deep to be read; repair it", "invalid_json") from error
-    except json.JSONDecodeError as error:  # its own message counts lines from the row's start, not the file's
-        problem = f"{error.msg}: character {error.pos + 1} of the row"
-        raise BadValue(f"not valid JSON: {problem}; repair it", "invalid_json") from error
-    except ValueError as error:  # an integer of more than 4,300 digits
-        raise BadValue(f"not valid JSON: {message_of(error)}; repair it", "invalid_json") from error
+    except (RecursionError, ValueError) as error:
+        reason = message_of(error)
+        if isinstance(error, json.JSONDecodeError):  # its message counts lines from the row's start, not the file's
+            reason = f"{error.msg}: character {error.pos + 1} of the row"
+        raise BadValue(f"not valid JSON: {reason}; repair it", "invalid_json") from error
 
 
 def look_up(value: Any, key: str) -> tuple[bool, Any]:

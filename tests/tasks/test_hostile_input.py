@@ -280,9 +280,9 @@ BAD_ROWS: Table = {
     ),
     "JSON nested too deep": _lines(
         "invalid_json",
-        (b"[" * 100_000, "JSON nested too deep"),
-        (b'{"text": ' + b'{"a":' * 100_000, "JSON nested too deep"),
-        (b'{"text": "one", "n": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", "JSON nested too deep"),
+        (b"[" * 100_000, "not valid JSON: maximum recursion depth"),
+        (b'{"text": ' + b'{"a":' * 100_000, "not valid JSON: maximum recursion depth"),
+        (b'{"text": "one", "n": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", "not valid JSON: maximum recursion depth"),
     ),
     "an integer of more than 4,300 digits": _lines(
         "invalid_json", (b'{"n": ' + b"9" * 4301 + b', "text": "one"}', "not valid JSON: .*4300 digits")
@@ -361,7 +361,7 @@ REFUSED: Table = {
         for data, message in (
             (b"[%b,\n %b" % (_ONE, _ONE), "line 2 column 15"),
             (b'[%b, {"text": "b", "n": %b}]' % (_ONE, b"9" * 5000), "4300 digits"),
-            (b"[%b, %b" % (_ONE, b"[" * 100_000), "nested too deep"),
+            (b"[%b, %b" % (_ONE, b"[" * 100_000), "maximum recursion depth"),
             (b'["one"]\n{"text": "two"}\n', "Extra data: line 2"),  # JSON lines whose first line is a list
         )
     ],

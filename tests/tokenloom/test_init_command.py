@@ -115,19 +115,6 @@ def test_a_folder_becomes_patterns_and_files_of_other_kinds_are_left_out(
     assert "left out 1 file of other kinds: data/old.zip" in capsys.readouterr().out
 
 
-def test_an_empty_file_among_others_is_named_and_changes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, text in {
-        "a.jsonl": "",
-        "b.jsonl": _lines(_rows(text=_TEXTS)),
-        "c.jsonl": _lines(_rows(text=["d"])),
-    }.items():
-        (tmp_path / name).write_text(text)
-    assert _written(tmp_path, ".") == [{"kind": "jsonl", "text": "text", "path": "*.jsonl"}]
-    assert "1 empty file: " in capsys.readouterr().out
-
-
 def test_a_pattern_stays_a_pattern_and_a_saved_dataset_is_read(tmp_path: Path) -> None:
     for name in ("a.jsonl", "b.jsonl"):
         (tmp_path / name).write_text(_lines(_rows(text=_TEXTS)))
