@@ -127,11 +127,9 @@ class Reader(SourceReader):
         yield from _first_rows((batch for one, part in parts for batch in reader.batches(one, part)), self._take or 0)
 
     def _streamed(self, dataset: Dataset, url: str, index: int | None) -> Iterator[RowBatch]:
-        row, schema = 0, None
+        row = 0
         for table in dataset.tables(url, index, self._take):
-            if table.schema != schema:
-                self.columns.needed(table.schema, url)
-                schema = table.schema
+            self.columns.needed(table.schema, url)  # raises if a column is missing
             for batch in table.to_batches():
                 yield numbered(batch, row)
                 row += len(batch)
@@ -261,8 +259,6 @@ class Dataset:
             yield from tables
 
     def _stream(self, url: str) -> Any:
-        if is_local(url) and not input_bytes(url):  # the package fails on an empty file
-            raise InputError(f"{url}: the file is empty; leave it out")
         with translate_package_errors(url):
             return self._builder.as_streaming_dataset(self._split)
 

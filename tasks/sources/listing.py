@@ -217,8 +217,8 @@ def _steps(parts: Sequence[str], at: int, name: str, is_hidden: bool) -> Iterato
     if at == len(parts):
         return
     part = parts[at]
-    passes_over = not part.startswith(("_", ".")) and first_wildcard(part) is not None
-    hidden = is_hidden or (passes_over and name.startswith(("_", ".")))
+    is_odd = name.startswith(("_", ".")) and not part.startswith(("_", "."))
+    hidden = is_hidden or (is_odd and first_wildcard(part) is not None)
     if part == "**":
         yield at, hidden
         yield from [(at + 1, hidden)] if at + 1 == len(parts) else _steps(parts, at + 1, name, is_hidden)

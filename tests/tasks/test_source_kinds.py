@@ -220,6 +220,7 @@ class _HuggingFace(SourceConformance):
 class TestHuggingFaceText(_HuggingFace):
     """A dataset that is read through the package; each line is a row."""
 
+    holds_empty_file = True
     has_columns = has_nulls = reports_truncation = False
 
     def write(self, folder: Path, rows: Sequence[Row]) -> Path:
