@@ -235,7 +235,17 @@ _WEIGHTS = "stream.weights"
         ({"stream": {"members": 3}}, "stream.members must be an object"),
         *(
             ({"weights": weights}, _WEIGHTS)
-            for weights in ([], [3], [[0]], [[0, [1]]], [[0, [1, 1.5]]], [[None, [1, 1]]], [[0, [1, 1], 2]])
+            for weights in (
+                [],
+                [3],
+                [[0]],
+                [[0, [1]]],
+                [[0, [1, 1.5]]],
+                [[None, [1, 1]]],
+                [[0, [1, 1], 2]],
+                [[0, [0, 0]]],
+                [[0, [-1, 2]]],
+            )
         ),
     ],
 )

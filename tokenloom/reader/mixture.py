@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,7 +19,7 @@ from tokenloom.storage.formats.manifest import TokenizerEntry
 from tokenloom.storage.formats.records import fields_of
 from tokenloom.wording import described_tokenizer
 
-_SHARED_OPTIONS = ("seq_len", "packing", "labels", "fields", "cu_seqlens_length", "mask_documents")
+_SHARED_OPTIONS = ("seq_len", "packing", "labels", "fields", "cu_seqlens_length", "mask_documents", "learn")
 _DIFFER = "members of a mixture must have the same {}: {!r} has {}, {!r} has {}"
 _UNITS = ("", "tokens", "epochs")
 _LEAST_SHARE, _MAX_EPOCHS = 1e-12, 1e6
@@ -192,14 +192,10 @@ class Mixture(MixedSamples):
         """Convert where a stage begins to samples."""
         if not isinstance(start, str):
             return checked_int("from_sample", start)
-        number, _, unit = start.partition(" ")
-        try:
-            tokens = int(Decimal(number)) if unit == "tokens" else -1
-        except (ArithmeticError, ValueError):  # not a number; infinity or NaN
-            tokens = -1
-        if tokens < 0:
+        tokens, unit = _parse(start)
+        if not (0 <= tokens < float("inf") and unit == "tokens"):
             raise ValueError(f'from_sample must be a number of samples, or "3e9 tokens", not {start!r}')
-        return tokens // next(iter(self.datasets.values())).seq_len
+        return int(tokens) // next(iter(self.datasets.values())).seq_len
 
     def _check_epochs(self, max_epochs: Mapping[str, float], num_samples: int | None) -> None:
         if max_epochs and num_samples is None:
@@ -236,8 +232,9 @@ def _shares_of(datasets: Mapping[str, SplitSamples], weights: Mapping[str, Weigh
     if len({unit for number, unit in parsed.values() if number}) > 1:
         raise ValueError(f"the weights of a stage must have one unit, not {dict(weights)}")
     shares = {name: number * _samples_of(unit, datasets[name]) for name, (number, unit) in parsed.items()}
+    least = _LEAST_SHARE * sum(shares.values())
     for name, share in shares.items():
-        if 0 < share < _LEAST_SHARE * sum(shares.values()):
+        if 0 < share < least:
             raise ValueError(f"the weight of {name!r}, {weights[name]!r}, is below 1e-12 of the sum: raise it or use 0")
     return [*shares.values()]
 
@@ -272,14 +269,14 @@ def _check_alike(datasets: Mapping[str, SplitSamples]) -> None:
                 f"members of a mixture must have the same tokenizer: {first_name!r} has {_described(mine)}, "
                 f"{name!r} has {_described(theirs)}; build one of them with the tokenizer of the other"
             )
-        for option in _SHARED_OPTIONS:
-            a, b = (each.packing if option == "packing" else getattr(each.format, option) for each in (first, data))
-            if a != b:
-                raise ValueError(_DIFFER.format(option, first_name, a, name, b))
-    learned = [(name, data.format.learn) for name, data in datasets.items() if data.format.learn is not None]
-    for name, learn in learned:  # members without conversations are learned whole
-        if learn != learned[0][1]:
-            raise ValueError(_DIFFER.format("learn", *learned[0], name, learn))
+    for option in _SHARED_OPTIONS:
+        of_data = attrgetter(option if option == "packing" else f"format.{option}")
+        found = [(name, of_data(data)) for name, data in datasets.items()]
+        if option == "learn":  # members without conversations are learned whole
+            found = [each for each in found if each[1] is not None]
+        for name, value in found:
+            if value != found[0][1]:
+                raise ValueError(_DIFFER.format(option, *found[0], name, value))
 
 
 def _described(tokenizer: TokenizerEntry) -> str:
@@ -304,7 +301,8 @@ def open_source(
     if isinstance(stream, DatasetFingerprint):
         if not isinstance(store, str):
             raise TokenloomError("the state is of a dataset: pass its store as a text, not one for each member")
-        return _open_dataset(store, stream, options), _order_options(stream, stream.lanes)
+        order: OrderOptions = {"order": stream.order, "seed": stream.seed, "lanes": stream.lanes}
+        return _open_dataset(store, stream, options), order
     stores = dict.fromkeys(stream.names, store) if isinstance(store, str) else dict(store)
     if missing := [name for name in stream.names if name not in stores]:
         raise TokenloomError(f"no store of the members {', '.join(missing)}: pass one store, or {{member: store}}")
@@ -314,7 +312,8 @@ def open_source(
         opened = threads.map(lambda name: _open_dataset(stores[name], stream.members[name], options), stream.names)
         members = dict(zip(stream.names, opened, strict=True))
     mixture = Mixture._of_stages(members, stream.weights, decoded["samples"])
-    return mixture, _order_options(stream.members[stream.names[0]], stream.lanes)
+    first = stream.members[stream.names[0]]
+    return mixture, {"order": first.order, "seed": first.seed, "lanes": stream.lanes}
 
 
 def _open_dataset(store: str, stream: DatasetFingerprint, options: DatasetOptions) -> TokenDataset:
@@ -329,7 +328,3 @@ def _open_dataset(store: str, stream: DatasetFingerprint, options: DatasetOption
     reference = f"{store}/{stream.dataset}@{stream.version}"
     data = TokenDataset(reference, stream.split, stream.seq_len, **(named | options))
     return data if stream.source is None else data.of_source(stream.source)
-
-
-def _order_options(stream: DatasetFingerprint, lanes: int | None) -> OrderOptions:
-    return {"order": stream.order, "seed": stream.seed, "lanes": lanes}

@@ -305,10 +305,9 @@ def read_around(path: Path | str) -> int:
     """Read how many bytes the system reads around a fault in a map of a disk; 0 where it does not say."""
     try:
         device = os.stat(path).st_dev
-        if device in _READ_AROUND:
-            return _READ_AROUND[device]
-        kernel = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
-        _READ_AROUND[device] = 1024 * int(kernel.read_text(encoding="ascii"))
+        if device not in _READ_AROUND:
+            kernel = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
+            _READ_AROUND[device] = 1024 * int(kernel.read_text(encoding="ascii"))
         return _READ_AROUND[device]
     except (OSError, ValueError):
         return 0

@@ -134,15 +134,13 @@ class TokenWindow:
     @property
     def boundaries(self) -> Boundaries:
         """Where documents and padding begin in the rows."""
-        self._known_boundaries = self._known_boundaries or self._boundaries()
+        if self._known_boundaries is None:
+            places = marks = np.zeros(0, dtype=np.int64)
+            if self.rows.marks is not None and self.rows.mark_offsets is not None:
+                counts, marks = np.diff(self.rows.mark_offsets), self.rows.marks
+                places = np.repeat(np.arange(len(counts)), counts)
+            self._known_boundaries = Boundaries(self.form, self.lengths, places, marks)
         return self._known_boundaries
-
-    def _boundaries(self) -> Boundaries:
-        rows, none = self.rows, np.zeros(0, dtype=np.int64)
-        if rows.marks is None or rows.mark_offsets is None:
-            return Boundaries(self.form, self.lengths, none, none)
-        places = np.repeat(np.arange(len(rows.mark_offsets) - 1), np.diff(rows.mark_offsets))
-        return Boundaries(self.form, self.lengths, places, rows.marks)
 
 
 def _fetch(pieces: Sequence[Piece]) -> None:

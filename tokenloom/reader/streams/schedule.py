@@ -160,12 +160,11 @@ class Schedule:
 
     def describe(self, names: Collection[str | None]) -> list[str]:
         """Describe the shares of members, as lines of text."""
-        lines = []
+        texts = []
         for stage in self.stages:
-            shares = zip(names, stage.shares, strict=True)
-            text = ", ".join(f"{name} {share:.4g}" for name, share in shares)
-            lines.append(f"mixture   from sample {stage.start:,}: {text}")
-        return lines
+            shares = ", ".join(f"{name} {share:.4g}" for name, share in zip(names, stage.shares, strict=True))
+            texts.append(f"mixture   from sample {stage.start:,}: {shares}")
+        return texts
 
     def first_shares(self) -> list[float]:
         """Find the share of each member in the first stage that has one, when it joins; 0 if none has."""

@@ -127,8 +127,9 @@ def decode_stream(stream: Json) -> Fingerprint:
     mixture = decode_record(MixtureFingerprint, stream, "not a loader state", "stream")
     if not mixture.names or sorted(mixture.members) != sorted(mixture.names):
         raise FormatError("not a loader state: stream.names must be those of its members")
-    if not mixture.weights or any(len(stage.weights) != len(mixture.names) for stage in mixture.weights):
-        raise FormatError("not a loader state: stream.weights must have a weight for each member in each stage")
+    weights = [stage.weights for stage in mixture.weights]
+    if not weights or any(len(each) != len(mixture.names) or min(each) < 0 or not any(each) for each in weights):
+        raise FormatError("not a loader state: stream.weights must have one from 0 a member in each stage, not all 0")
     return mixture
 
 

@@ -65,11 +65,6 @@ class Member(NamedTuple):
     dataset: SplitSamples
     order: Order
 
-    def describe(self) -> list[str]:
-        """Describe what is read, in which order, as lines of text."""
-        lanes = f", {self.order.lanes} lanes" if self.order.name == "block" else ""
-        return [*self.dataset.describe(), f"order     {self.order.name}{lanes}, seed {self.order.seed}"]
-
     def fingerprint(self) -> DatasetFingerprint:
         """Describe what determines the sample at a position, and what a model learns from it."""
         data, order, manifest = self.dataset, self.order, self.dataset.shards.manifest
@@ -115,36 +110,35 @@ class Stream:
         if not isinstance(source, SplitSamples | MixedSamples):
             raise TypeError(f"the source must be a TokenDataset or a Mixture, not a {type(source).__name__}")
         self.mixture = source if isinstance(source, MixedSamples) else None
-        datasets = [source] if isinstance(source, SplitSamples) else [*source.datasets.values()]
-        names = [None] if isinstance(source, SplitSamples) else [*source.datasets]
-        for name, data in zip(names, datasets, strict=True):
-            if not data.counts.any():
-                raise ValueError(f"{'' if name is None else f'member {name!r}: '}{data.why_empty()}")
         self._lanes = None if lanes is None else checked_int("lanes", lanes, 1)
+        splits = [source] if isinstance(source, SplitSamples) else [*source.datasets.values()]
+        names = [None] if isinstance(source, SplitSamples) else [*source.datasets]
         shares = self.mixture.schedule.first_shares() if self.mixture else [1.0]
-        # By its share when it joins: all members together read about 64 shards side by side.
-        self.members: dict[str | None, Member] = {
-            name: Member(
-                data, Order(order, data.counts, seed, lanes or min(len(data.counts), ceil(share * DEFAULT_LANES)) or 1)
-            )
-            for name, data, share in zip(names, datasets, shares, strict=True)
-        }
-        if self.mixture:
-            _share_limits(datasets)
-        learn = next((data.format.learn for data in datasets if data.format.learn is not None), None)
-        self.format = replace(datasets[0].format, learn=learn)
-        self.num_samples = None if self.mixture else self.members[None].order.num_samples
-        self._splits, self._table = datasets, SampleTable(datasets)
+        self.members: dict[str | None, Member] = {}
+        for name, data, share in zip(names, splits, shares, strict=True):
+            # By its share when it joins: all members together read about 64 shards side by side.
+            most = min(len(data.counts), ceil(share * DEFAULT_LANES)) or 1
+            self.members[name] = Member(data, Order(order, data.counts, seed, lanes or most))
+            if not self.members[name].order.num_samples:
+                raise ValueError(f"{'' if name is None else f'member {name!r}: '}{data.why_empty()}")
+        self._splits, self._table = splits, SampleTable(splits)
         self._orders = Orders([member.order for member in self.members.values()])
-        self._num_samples = np.array([order.num_samples for order in self._orders.orders])
-        self.is_remote = any(data.shards.cache is not None for data in datasets)
-        self.opens_slowly = self.is_remote or any(data.plans_shards for data in datasets)
+        self._num_samples = np.array([member.order.num_samples for member in self.members.values()])
+        if self.mixture:
+            _share_limits(splits)
+        learn = next((data.format.learn for data in splits if data.format.learn is not None), None)
+        self.format = replace(splits[0].format, learn=learn)
+        self.num_samples = None if self.mixture else self.members[None].order.num_samples
+        self.is_remote = any(data.shards.cache is not None for data in splits)
+        self.opens_slowly = self.is_remote or any(data.plans_shards for data in splits)
 
     def describe(self) -> list[str]:
         """Describe what is read, in which order, as lines of text."""
         lines = []
-        for name, member in self.members.items():
-            lines += [*([] if name is None else [f"member    {name}"]), *member.describe()]
+        for name, (data, order) in self.members.items():
+            lanes = f", {order.lanes} lanes" if order.name == "block" else ""
+            lines += [*([] if name is None else [f"member    {name}"]), *data.describe()]
+            lines.append(f"order     {order.name}{lanes}, seed {order.seed}")
         return lines + (self.mixture.schedule.describe(self.mixture.datasets) if self.mixture else [])
 
     def fingerprint(self) -> Fingerprint:
@@ -198,8 +192,8 @@ class Stream:
 
 def _share_limits(datasets: Sequence[SplitSamples]) -> None:
     """Let the members of a mixture share one limit of open shards, and one of open masks, each the lowest of theirs."""
-    for of_kind in ([data.files[:1] for data in datasets], [data.files[1:] for data in datasets]):
-        files = [each for found in of_kind for each in found]
+    for kind in range(2):
+        files = [data.files[kind] for data in datasets if kind < len(data.files)]
         limit = OpenFiles(min((each.options.max_open_shards for each in files), default=1))
         for each in files:
             each.share_limit(limit)
