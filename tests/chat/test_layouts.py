@@ -201,6 +201,8 @@ def test_tools_are_the_same_as_objects_and_json_text_beside_and_inside_a_convers
     expected = {"messages": [_HI, _HELLO], "tools": [_TOOL]}
     assert normalized([_HI, _HELLO], "messages", tools) == expected
     assert normalized({"messages": [_HI, _HELLO], "tools": tools}, "messages") == expected
+    nothing: list[Any] = [None, "", [], "[]", "null"]
+    assert all(normalized([_HI], "messages", none) == {"messages": [_HI]} for none in nothing)
     system = {"role": "system", "content": [{"type": "tools", "value": tools}]}
     assert normalized([system, _HI], "messages") == {"messages": [_HI], "tools": [_TOOL]}
     system["content"] = [{"type": "text", "text": "Be brief."}, {"type": "tools", "value": tools}]
@@ -208,11 +210,6 @@ def test_tools_are_the_same_as_objects_and_json_text_beside_and_inside_a_convers
         "messages": [{"content": "Be brief.", "role": "system"}, _HI],
         "tools": [_TOOL],
     }
-
-
-@pytest.mark.parametrize("tools", [None, "", [], "[]", "null"])
-def test_no_tools_are_no_key(tools: Any) -> None:
-    assert normalized([_HI], "messages", tools) == {"messages": [_HI]}
 
 
 @pytest.mark.parametrize("key", ["reasoning_content", "thinking", "reasoning"])

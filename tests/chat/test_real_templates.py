@@ -1,8 +1,7 @@
 """Chat templates of real models against the oracle: ids, and the characters that are learned.
 
-TOKENLOOM_CHAT_TEMPLATES names a folder of *.jinja, TOKENLOOM_CHAT_TABLE a file to which a row of the table in
-docs/project/evidence/templates.md is added for each; that page says where its templates come from. Without a folder,
-small templates of the same shapes are compared.
+TOKENLOOM_CHAT_TEMPLATES names a folder of *.jinja; docs/project/evidence/templates.md says where they come from, and
+what was found. Without a folder, small templates of the same shapes are compared.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ from tokenloom.storage.formats.classes import learned_classes
 from tokenloom.tokenizers import load_tokenizer
 
 _FOLDER = os.environ.get("TOKENLOOM_CHAT_TEMPLATES", "")
-_TABLE = os.environ.get("TOKENLOOM_CHAT_TABLE", "")
 _TOKENS = re.compile(
     r"<\|[^|<>\s{}']+\|>|<｜[^｜<>\s{}]+｜>|<[a-z_]+\|>|<\|[a-z_]+>|\[/?[A-Z_]{3,}\]|</?s>|<bos>|<eos>|<pad>|<sop>|\[gMASK\]"
     r"|\]~!?b[\][]|\[e~\[|</?start_of_turn>|<end_of_turn>|\]<\][^\[]+\[>\[|<\|[^|<>\s{}']+▁[^|]+\|>|<(?:BOS|EOS)_TOKEN>|<sep>|\[\|[^|\]]+\|\]"
@@ -160,12 +158,12 @@ def _tokens(template: str) -> _Tokens:
     return special, plain, names, _tokenizer_json(special, plain)
 
 
-def compare(template: str) -> tuple[_Result, bool]:
-    """Compare a template with the oracle; also return whether it needs chat.stop_tokens, which are named then."""
+def compare(template: str) -> _Result:
+    """Compare a template with the oracle; with chat.stop_tokens if it needs them."""
     tokens = _tokens(template)
     result = _compared(template, tokens, ())
     needs_stops = any("chat.stop_tokens" in why for why in result.refused)
-    return _compared(template, tokens, (tokens[2]["eos_token"],)) if needs_stops else result, needs_stops
+    return _compared(template, tokens, (tokens[2]["eos_token"],)) if needs_stops else result
 
 
 def _compared(template: str, tokens: _Tokens, stops: tuple[str, ...]) -> _Result:
@@ -218,18 +216,9 @@ def _shown(text: str, learned: Sequence[str], other: Sequence[str]) -> str:
     return repr("".join(marked).replace("⟧⟦", ""))
 
 
-def _row(name: str, result: _Result) -> str:
-    """Return a row of the table."""
-    refused = "; ".join(f"{count}: {why}" for why, count in result.refused.items()) or "0"
-    return (
-        f"| {name} | {result.tried} | {result.ids} | {result.learned} of {result.learned + len(result.different)} "
-        f"| {len(result.undecided)} | {refused} |"
-    )
-
-
 @pytest.mark.parametrize("style", [*STYLES, "reasoning"])
 def test_small_templates_learn_what_the_oracle_says(style: str) -> None:
-    result, _ = compare(CHATML if style == "reasoning" else small_template(style, generation=False))
+    result = compare(CHATML if style == "reasoning" else small_template(style, generation=False))
     assert (result.different, result.undecided, result.ids) == ([], [], result.rendered)
     assert result.rendered >= 13
 
@@ -249,10 +238,7 @@ def test_templates_of_real_models_learn_what_the_oracle_says(path: Path) -> None
     text = path.read_text("utf-8")
     if "endgeneration" in text:
         pytest.skip("it says itself what is learned, which tests/chat/test_transformers.py compares")
-    result, needs_stops = compare(text)
-    if _TABLE:
-        with Path(_TABLE).open("a") as table:
-            table.write(_row(path.stem + " with stop_tokens" * needs_stops, result) + "\n")
+    result = compare(text)
     assert result.ids == result.rendered
     explained = tuple(name for part, name in _EXPLAINED if part in path.stem)
     assert [one for one in result.different if not one.startswith(explained)] == []

@@ -72,10 +72,10 @@ def test_a_call_whose_name_a_template_compares_is_refused(tokenizer: Tokenizer) 
         _shown(tokenizer, _ASKED, _calling({"n": True}), template=comparing)
 
 
-@pytest.mark.parametrize(("number", "written"), [(1, "1"), (-1.5, "-1.5"), (1e-07, "1e-07"), (0, "0")])
-def test_a_number_shows_where_a_call_is(tokenizer: Tokenizer, number: float, written: str) -> None:
-    shown = f"q<|bot|>[[ask(x)<|im_end|>ask({written})<|im_end|>]]"
-    assert _shown(tokenizer, _ASKED, _calling({"n": "x"}, {"n": number})) == shown
+def test_a_number_shows_where_a_call_is(tokenizer: Tokenizer) -> None:
+    for number in (1, -1.5, 1e-07, 0):
+        shown = f"q<|bot|>[[ask(x)<|im_end|>ask({number})<|im_end|>]]"
+        assert _shown(tokenizer, _ASKED, _calling({"n": "x"}, {"n": number})) == shown
 
 
 def test_a_call_before_what_is_taken_for_the_turn_is_refused(tokenizer: Tokenizer) -> None:

@@ -22,6 +22,7 @@ from tokenloom.errors import EncoderMismatch, StoreError
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.base import ReferenceTokenizer as Reference
 from tokenloom.tokenizers.base import Tokenizer as AnyTokenizer
+from tokenloom.tokenizers.fast import proofs
 from tokenloom.tokenizers.fast import tokenizer as fast_tokenizer
 from tokenloom.tokenizers.fast.proofs import REFERENCE, Choice, choose
 from tokenloom.tokenizers.fast.tokenizer import NO_OVERLAP, FastEncoder, FastTokenizer, Overlap, Router, make_encoder
@@ -202,10 +203,8 @@ def test_a_proof_holds_for_one_release_of_each_library(
     release: str, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trust(reference)
-    if release == "backend":
-        monkeypatch.setattr(type(reference), "backend", "tokenizers 0.99")
-    else:
-        monkeypatch.setattr("tokenloom.tokenizers.fast.proofs.installed_library", lambda: "gigatoken 9.9")
+    owner, value = (type(reference), "x 9") if release == "backend" else (proofs, lambda: "gigatoken 9.9")
+    monkeypatch.setattr(owner, release, value)
     assert chosen(reference).unproven
 
 
@@ -219,7 +218,7 @@ def test_a_damaged_proof_is_none(reference: Reference, cache: Path) -> None:
 @pytest.mark.usefixtures("cache")
 def test_a_library_that_is_not_installed_is_named(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
     trust(reference)
-    monkeypatch.setattr("tokenloom.tokenizers.fast.proofs.installed_library", lambda: None)
+    monkeypatch.setattr(proofs, "installed_library", lambda: None)
     choice = chosen(reference)
     assert (choice.proof, choice.unproven) == (None, None)
     assert choice.line("x").endswith(": gigatoken is not installed; pip install 'tokenloom[fast]'")

@@ -59,14 +59,6 @@ def proof_of(reference: Reference, pool: Any = None) -> Proof | str:
         return str(error)
 
 
-def vocabulary(reference: Reference) -> Vocabulary:
-    return vocabulary_of(parts_of(reference))
-
-
-def slice_texts(vocabulary: Vocabulary, index: int) -> list[str]:
-    return [text for _, texts in slice_groups(vocabulary, index) for text in texts]
-
-
 def wrong(monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
     """Let fast encoders give the ids that `change` makes of a text and its ids."""
 
@@ -91,7 +83,8 @@ def test_the_texts_are_the_same_in_every_process_and_version_of_python() -> None
     texts = Vocabulary(["lorem", " ipsum", "", "\n\n"], [("l", "o"), (" ", "i")], normalizes=True)
     found = sha256()
     for index in range(NUM_SLICES):
-        found.update("\0".join(slice_texts(texts, index)).encode())
+        in_slice = [text for _, group in slice_groups(texts, index) for text in group]
+        found.update("\0".join(in_slice).encode())
     assert found.hexdigest() == "65ca041285988cc8ed740097cd7c2c578f87dabec7b680ca5cbba99578ae7fdb"
 
 
@@ -155,7 +148,7 @@ def test_an_encoder_that_is_wrong_for_one_text_of_a_group_is_found(
     name: str, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     indices = range(7, NUM_CUT_SLICES) if name in ("characters", "marks") else range(NUM_CUT_SLICES + 7, NUM_SLICES)
-    texts = vocabulary(reference)
+    texts = vocabulary_of(parts_of(reference))
     index, text = next((index, texts_[-1]) for index in indices if (texts_ := group(texts, index, name)))
     wrong(monkeypatch, lambda each, ids: [*ids, 7] if each == text else ids)
     found = proof_of(reference, some([index]))

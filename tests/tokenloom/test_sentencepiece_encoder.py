@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import random
 import struct
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.builders.proofs import fast_of
 from tests.counts import count
-from tests.tokenloom.test_fast_encoders import chosen, ids_of
+from tests.tokenloom.test_fast_encoders import ids_of
 from tests.tokenloom.tokenizer_conformance import TEXTS
 from tokenloom.errors import TokenizerError
 from tokenloom.tokenizers import ReferenceTokenizer, load_tokenizer
@@ -139,19 +138,3 @@ def test_a_damaged_model_that_the_library_takes_is_refused_or_encoded_the_same()
         num_taken += 1
         assert ids_of(fast, TEXTS) == ids_of(reference, TEXTS)
     assert num_taken
-
-
-# ---- the choice
-
-
-def test_a_model_may_be_proven_and_one_that_normalizes_keeps_its_library(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TOKENLOOM_CACHE", str(tmp_path))
-    assert str(chosen(loaded(train())).unproven).startswith("gigatoken ")
-    choice = chosen(loaded(train(model_type="unigram", vocab_size=299)))
-    assert (choice.unproven, choice.proof, choice.reason) == (
-        None,
-        None,
-        "gigatoken is not known to support its settings",
-    )

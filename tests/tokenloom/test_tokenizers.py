@@ -123,12 +123,6 @@ def test_bos_can_be_the_end_of_text_token(tiktoken_cache: Path) -> None:
     assert encode_each(by_name("gpt2", bos=EOT), texts[:2]) == expected[:2]
 
 
-def test_ids_of_a_vocabulary_file_follow_its_merges(tmp_path: Path) -> None:
-    tokenizer = from_file(write_ranks(tmp_path / "a.tiktoken"))
-    assert encode_each(tokenizer, ["abcd ab"]) == [[257, ord("d"), ord(" "), 256, 300]]
-    assert (tokenizer.vocab_size, tokenizer.eot_id) == (302, 300)
-
-
 # Fingerprints
 
 
