@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
 import gzip
 import json
@@ -86,12 +87,20 @@ class TestJsonLines(SourceConformance):
 
 
 class TestJsonLinesGzip(TestJsonLines):
-    """Other compressions are in the table of hostile input."""
-
     holds_empty_file = is_cut = False
     reports_truncation = True
     suffix = ".jsonl.gz"
     compress = staticmethod(gzip.compress)
+
+
+class TestJsonLinesBzip2(TestJsonLinesGzip):
+    suffix = ".jsonl.bz2"
+    compress = staticmethod(bz2.compress)
+
+
+class TestJsonLinesZstd(TestJsonLinesGzip):
+    suffix = ".jsonl.zst"
+    compress = staticmethod(lambda data: pa.Codec("zstd").compress(data, asbytes=True))
 
 
 class TestJsonArray(TestJsonLines):
