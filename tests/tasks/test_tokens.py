@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import xxhash
 from pydantic import ValidationError
@@ -31,6 +29,7 @@ from tokenloom.flows.direct import plan_directly
 from tokenloom.flows.verify_steps import verify_directly
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.loading import load_spec
+from tokenloom.spec.sources import COLUMN_RULES
 from tokenloom.storage.versions.document_tables import VersionTables
 from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.storage.versions.stored_shard import StoredShard
@@ -62,18 +61,10 @@ def documents_of(spec: BuildSpec) -> Documents:
     return found
 
 
-def test_padding_and_masks_of_rows_make_other_versions_than_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    columns = {"input_ids": [[5, 6, 9], [7]], "loss_mask": [[0, 1, 0], [1]], "attention_mask": [[1, 1, 0], [1]]}
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    spec = tokens_spec(tmp_path, tmp_path / "a.parquet", 100, source={"format": "huggingface"})
-    with monkeypatch.context() as before:
-        before.setattr("tokenloom.spec.sources.COLUMN_RULES", 1)
-        old = build(spec)
-    new = build(spec)
-    assert (new.num_encoded, new.version == old.version) == (1, False)
-    assert sorted(documents_of(spec)) == [[5, 6, _EOT], [7, _EOT]]
+def test_the_rules_of_columns_of_ids_name_versions_and_spills() -> None:
+    spec = tokens_spec(Path("/"), "/a.parquet", 100, source={"format": "huggingface"})
+    for options in (spec.identity()["sources"][0], spec.sources[0].reading_options()):
+        assert options["column_rules"] == COLUMN_RULES
 
 
 # Megatron
@@ -223,10 +214,7 @@ _SOURCE = {"kind": "tokens", "format": "megatron", "path": "a.bin"}
             {"sources": [_SOURCE | {"dtype": "uint32"}]},
             "dtype: the files of megatron say the type of their ids; remove",
         ),
-        (
-            {"sources": [_SOURCE, {"kind": "text", "path": "b"}]},
-            r"sources: text-1 holds texts, which the tokenizer ids",
-        ),
+        ({"sources": [_SOURCE, {"kind": "text", "path": "b"}]}, r"sources: text-1 holds texts, which the tokenizer"),
     ],
 )
 def test_a_spec_that_makes_no_sense_for_tokens_is_refused(changed: dict[str, Any], message: str) -> None:
