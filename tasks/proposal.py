@@ -259,16 +259,10 @@ def _cut(files: list[str], patterns: Sequence[str]) -> Iterator[tuple[str, list[
     names = [f"*{end}", f"{escaped(start)}*{end}", f"**/*{end}", f"**/{escaped(start)}*{end}"]
     tried = [*patterns, *(f"{escaped(folder)}/{name}" for name in names if folder)] if len(files) > 1 else []
     for pattern in tried:
-        if _matches(pattern, wanted):
-            yield pattern, files
-            return
+        with suppress(InputError):  # no file matches
+            if {file.url for file in find_files(pattern)} == wanted:
+                yield pattern, files
+                return
     if len(files) > _MAX_SOURCES:
         raise InputError(f"{folder}: no pattern matches just its {len(files):,} {end} files; give one, in quotes")
     yield from ((escaped(url), [url]) for url in files)
-
-
-def _matches(pattern: str, wanted: set[str]) -> bool:
-    try:
-        return {file.url for file in find_files(pattern)} == wanted
-    except InputError:
-        return False

@@ -53,10 +53,8 @@ def check_comparable(schema: pa.Schema, part: Comparison | Members, url: str) ->
     try:
         _part_mask(plain(pa.array([], kind)), part)
     except (pa.ArrowException, ValueError) as error:
-        why = f": {message_of(error)}"
-        if isinstance(error, pa.ArrowException):
-            why = f", with {_first_value(part)!r}; check the value's type"
-        raise InputError(f"{url}: the filter can't compare column {part.column!r}, which is {kind}{why}") from error
+        reason = f"which is {kind}, with {_first_value(part)!r}: {message_of(error)}; check the value's type"
+        raise InputError(f"{url}: the filter can't compare column {part.column!r}, {reason}") from error
 
 
 def _mask(tree: Filter, num_rows: int, mask_of: Callable[[Comparison | Members], pa.Array]) -> pa.Array:

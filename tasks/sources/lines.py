@@ -193,7 +193,10 @@ class CsvReader(TextFileReader):
             try:
                 names, rows = self._named(url, (row for row in lines if row))  # a blank line is not a row
                 for number, row in enumerate(rows):
-                    value: dict[str, str | None] | BadValue = dict(zip(names, self._fields(row), strict=False))
+                    fields: list[str | None] = [*row]
+                    if self._escape:
+                        fields = [None if one == _NULL else one.replace(_NULL, f"{self._escape}N") for one in row]
+                    value: dict[str, str | None] | BadValue = dict(zip(names, fields, strict=False))
                     if len(row) != len(names):
                         problem = (
                             f"{counted(len(row), 'field')}, but the header, columns or the first row has {len(names)}"
@@ -242,12 +245,6 @@ class CsvReader(TextFileReader):
 
         pair = re.compile(f"{re.escape(escape)}(\r\n|.)", re.DOTALL)
         return (pair.sub(rewrite, line) if escape in line else line for line in lines)
-
-    def _fields(self, row: list[str]) -> list[str | None]:
-        """Return the fields of a parsed row, None for those that are null."""
-        if not self._escape:
-            return [*row]
-        return [None if field == _NULL else field.replace(_NULL, f"{self._escape}N") for field in row]
 
     def _named(self, url: str, rows: Iterator[list[str]]) -> tuple[list[str], Iterator[list[str]]]:
         """Return the names of the fields and the rows of data; raises InputError if a needed name is missing."""

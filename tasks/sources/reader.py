@@ -140,7 +140,7 @@ class RecordReader(SourceReader):
 
     def json_text(self, raw: Any) -> str:
         """Return the row as JSON text, for conversations; raises BadValue."""
-        return json.dumps(self.parse(raw), default=str)
+        return self.columns.decoding.decode(raw) if isinstance(raw, bytes) else json.dumps(self.parse(raw), default=str)
 
     def batches(self, url: str, part: FileRange) -> Iterator[RowBatch]:
         """See SourceReader.batches."""

@@ -79,24 +79,17 @@ class JsonReader(TextFileReader):
         """See RecordReader.parse; the values of an array are parsed already."""
         return parse_json(self.columns.decoding.decode(raw)) if isinstance(raw, bytes) else raw
 
-    def json_text(self, raw: Any) -> str:
-        """See RecordReader.json_text."""
-        return self.columns.decoding.decode(raw) if isinstance(raw, bytes) else json.dumps(raw)
-
 
 def _parse_array(url: str, data: bytes) -> list[Any]:
     """Return the values of a JSON array; bytes that are not UTF-8 become lone surrogates (PEP 383) in them."""
     if len(data) > _MAX_ARRAY_BYTES:
-        raise InputError(
-            f"{url}: a JSON array of more than {shown_bytes(_MAX_ARRAY_BYTES)}; make JSON lines of it: "
-            "jq -c '.[]' FILE > FILE.jsonl"
-        )
+        limit = shown_bytes(_MAX_ARRAY_BYTES)
+        raise InputError(f"{url}: a JSON array of more than {limit}; make JSON lines: jq -c '.[]' FILE > FILE.jsonl")
     try:
         values: list[Any] = json.loads(data.decode("utf-8-sig", "surrogateescape"))
         return values
     except (RecursionError, ValueError) as error:
-        reason = message_of(error)
-        raise InputError(f"{url}: not a valid JSON array: {reason}; repair the file or leave it out") from error
+        raise InputError(f"{url}: not a valid JSON array: {message_of(error)}; {REPAIR}") from error
 
 
 class ArrayRecordReader(RecordReader):
@@ -114,12 +107,13 @@ class ArrayRecordReader(RecordReader):
 
     def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
         """See SourceReader.files; raises InputError for a URL, since the library can't read one."""
-        _check_local(path)
+        if not is_local(path):
+            raise InputError(f"{path}: array_record reads only files on this machine; copy them, and set their path")
         return find_files(path, leave_out)
 
     def partitions(self, url: str) -> list[PartitionRange]:
         """See SourceReader.partitions; `start` and `end` count records."""
-        size = input_bytes(_check_local(url))
+        size = input_bytes(url)
         with _open(url) as file:
             num_records = file.num_records()
         return cut_evenly(num_records, size, num_records)
@@ -145,19 +139,9 @@ class ArrayRecordReader(RecordReader):
         text = self.columns.decoding.decode(raw)
         return parse_json(text) if self._is_json else text
 
-    def json_text(self, raw: bytes) -> str:
-        """See RecordReader.json_text."""
-        return self.columns.decoding.decode(raw)
-
     def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
         """See SourceReader.locate: the runs of consecutive numbers in `rows`."""
         return locate_runs(rows)
-
-
-def _check_local(url: str) -> str:
-    if not is_local(url):
-        raise InputError(f"{url}: array_record reads only files on this machine; copy the files, and set their path")
-    return url
 
 
 @contextmanager
@@ -169,7 +153,7 @@ def _open(url: str) -> Iterator[Any]:
         raise InputError(
             f"{url}: ArrayRecord files need a package that is not installed: pip install 'tokenloom[arrayrecord]'"
         ) from error
-    with open_input(_check_local(url)):
+    with open_input(url):
         pass  # reports why a file can't be opened
     file = array_record_module.ArrayRecordReader(local_path(url), _RANDOM_ACCESS)
     if not file.ok():

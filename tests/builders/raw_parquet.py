@@ -62,15 +62,6 @@ def _encoded(value: Any) -> tuple[int, bytes]:
     return 9, head + b"".join(items)
 
 
-def replaced_in_footer(data: bytes, old: bytes, new: bytes) -> bytes:
-    """Return a file in whose footer `new` is in place of `old`, which is there once."""
-    start = len(data) - 8 - struct.unpack("<I", data[-8:-4])[0]
-    footer = data[start:-8]
-    assert footer.count(old) == 1
-    footer = footer.replace(old, new)
-    return data[:start] + footer + struct.pack("<I", len(footer)) + MAGIC
-
-
 def plain(texts: Sequence[bytes]) -> bytes:
     """Return texts in the encoding PLAIN."""
     return b"".join(struct.pack("<I", len(text)) + text for text in texts)

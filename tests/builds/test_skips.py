@@ -8,7 +8,6 @@ import hashlib
 import json
 import platform
 import random
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -133,21 +132,6 @@ def test_the_first_bad_row_is_reported_whichever_step_finds_it(sequence: Sequenc
         build(failing(spec))
     assert (caught.value.row, caught.value.reason) == (17, sequence[0])
     assert [line["reason"] for line in listed_rows(spec, build(spec).version)] == list(sequence)
-
-
-def test_a_file_under_two_names_is_listed_under_both(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    path, bad = lines_with(tmp_path / "in", "not_text", *_NOT_TEXT)
-    shutil.copy(path, tmp_path / "in" / "b.jsonl")
-    spec = spec_of(tmp_path / "in" / "*.jsonl")
-    result = build(spec)
-    lines = listed_rows(spec, result.version)
-    each = [row for row, *_ in bad]
-    assert [(line["path"], line["row"]) for line in lines] == [
-        (name, i) for name in ("a.jsonl", "b.jsonl") for i in each
-    ]
-    assert result.rows["read"] == 2 * (len(GOOD) + len(bad))
-    assert result.rows["duplicates"] == len(GOOD)
 
 
 # Random mixtures
@@ -319,17 +303,6 @@ def test_a_build_from_existing_spills_lists_the_same_rows(tmp_path: Path, wanted
     assert listed_files(other, second.version)[MANIFEST] == wanted[MANIFEST]
 
 
-@pytest.mark.parametrize("limit", [1, 12, 1000])
-def test_a_tryout_lists_the_bad_rows_it_read(limit: int, tmp_path: Path) -> None:
-    path, bad = lines_with(tmp_path, "missing_key", *_MISSING_KEY)
-    spec = spec_of(path).model_copy(update={"limit": limit})
-    result = build(spec)
-    lines = listed_rows(spec, result.version)
-    assert result.rows["kept"] == min(limit, len(GOOD))
-    assert result.rows["read"] == sum(result.rows.values()) - result.rows["read"]
-    assert [(line["row"], line["num_rows"], line["reason"]) for line in lines] == bad[: len(lines)]
-
-
 # Interrupted builds and damaged work
 
 
@@ -422,26 +395,6 @@ def test_a_disk_or_network_that_fails_is_never_skipped(
     assert not isinstance(caught.value, BadRow)
     assert_nothing_visible(spec)
     assert build(spec).rows["quarantined"] == 0
-
-
-@pytest.mark.parametrize("error", ERRORS[:2], ids=repr)
-def test_a_read_error_inside_a_row_group_is_not_reported_as_a_bad_page(error: Exception, tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": GOOD}), path, row_group_size=5)
-    reader = make_reader({"kind": "parquet", "text": "text", "max_bytes": 100, "on_error": "skip"})
-    outcomes = []
-    for num_reads in range(40):
-        batches = []
-        try:
-            with failing_reads(error, num_reads):
-                batches += list(reader.read(str(path), FileRange(0, 4)))
-        except InputError as raised:
-            assert not isinstance(raised, BadRow)
-            assert "can't be read" in str(raised)
-        outcomes.append(sum(len(batch.rows) for batch in batches))
-        assert not [one for batch in batches for one in batch.bad]
-    assert outcomes[0] == 0
-    assert outcomes[-1] == len(GOOD)
 
 
 # What the user sees

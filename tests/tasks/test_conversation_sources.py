@@ -198,12 +198,6 @@ def test_a_system_prompt_beside_the_conversation_is_its_first_message(
         texts(kind, write(tmp_path, [{"messages": [prompt, hello], "system": "Be long."}]))
 
 
-def test_images_beside_the_messages_of_a_row_of_json_are_refused(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path, [{**chat_rows(1)[0], "images": ["a.png"]}])
-    with pytest.raises(BadRow, match="it has images, which are not supported"):
-        texts("jsonl", path, messages="messages", layout="messages")
-
-
 def test_only_wanted_conversations_are_made(kind_and_write: tuple[str, Write], tmp_path: Path) -> None:
     kind, write = kind_and_write
     path = write(tmp_path, chat_rows(9))
@@ -260,13 +254,6 @@ def test_a_large_batch_of_structs_is_read_in_pieces(tmp_path: Path) -> None:
         assert len(found) >= 3
         assert max(sum(map(len, one.texts.to_pylist())) for one in found) < 6_000_000
         assert [row for one in found for row in one.rows.tolist()] == list(range(60))
-
-
-def test_partitions_count_the_bytes_of_the_structs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokenloom.tasks.sources.base.PARTITION_BYTES", 700)
-    path = write_parquet(tmp_path, chat_rows(100))
-    reader = make_reader({"kind": "parquet", "text": None, "messages": "messages", "max_bytes": 2**28})
-    assert len(reader.partitions(str(path))) > 5
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders.datasets import build, make_spec, stored_texts
+from tests.builders.datasets import build, make_spec
 from tests.builders.refusals import assert_refused
 from tests.tasks.test_sources import Row, read_file
 from tokenloom.errors import BadRow, InputError
@@ -40,11 +40,6 @@ def test_rows_without_a_header_are_numbered_from_0(tmp_path: Path) -> None:
     wanted = [(0, "Short-sellers, again"), (1, "Soaring"), (2, "Lines")]
     assert read(path, text="2") == wanted
     assert read(path, columns=["label", "title", "text"]) == wanted
-
-
-def test_columns_can_be_filtered_and_carried(tmp_path: Path) -> None:
-    spec = spec_of(news(tmp_path), header=False, columns=["n", "title", "text"], filter="n == 3", id="title")
-    assert stored_texts(spec, build(spec).version) == ["Lines", "Short-sellers, again"]
 
 
 def test_a_row_of_another_length_is_a_bad_row(tmp_path: Path) -> None:

@@ -380,7 +380,7 @@ def test_offsets_out_of_order_are_reported(tmp_path: Path, values: list[Any]) ->
 
 
 def test_array_records_of_another_machine_are_refused() -> None:
-    with pytest.raises(InputError, match="only files on this machine; copy the files"):
+    with pytest.raises(InputError, match="only files on this machine; copy them"):
         read_real("s3://bucket/a", kind="arrayrecord")
 
 

@@ -21,7 +21,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.builders.raw_parquet import replaced_in_footer
 from tests.counts import count
 from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.syntax import Comparison, Junction, columns_of, comparisons_of, parse_filter
@@ -348,21 +347,6 @@ def read_filtered(path: str, text: str) -> list[Rows]:
     """Return the batches of a parquet file that the filter `text` leaves."""
     reader = make_reader({"kind": "parquet", "filter": text} | _OPTIONS)
     return [batch for part in reader.partitions(path) for batch in reader.read(path, part)]
-
-
-def test_statistics_rule_out_row_groups_unless_their_writer_is_known_to_be_wrong(tmp_path: Path) -> None:
-    days = ["2024-01-30", "2024-01-31", "2024-02-01", "2024-02-02"]
-    pq.write_table(pa.table({"text": days, "day": days}), tmp_path / "a.parquet", row_group_size=2)
-    whole = (tmp_path / "a.parquet").read_bytes()
-    created = pq.read_metadata(tmp_path / "a.parquet").created_by.encode()
-    old = b"parquet-mr version 1.7.0"  # PARQUET-251
-    named = [bytes([len(name)]) + name for name in (created, old)]
-    (tmp_path / "b.parquet").write_bytes(replaced_in_footer(whole, *named))
-    for name, num_not_read in (("a", 2), ("b", 0)):
-        batches = read_filtered(str(tmp_path / f"{name}.parquet"), 'day >= "2024-02-01"')
-        assert [int(row) for batch in batches for row in batch.rows] == [2, 3]
-        assert sum(batch.num_filtered for batch in batches) == 2
-        assert sum(batch.num_not_read for batch in batches) == num_not_read
 
 
 # Syntax
