@@ -121,13 +121,7 @@ class RemoteStore(Store):
 
     def read(self, path: str) -> bytes:
         """Return the bytes of the file at `path`, in one request; raises FileNotFoundError, StoreError."""
-        place = self.place(path)
-        try:
-            data: bytes = call(place, "cat_file", place, start=0)  # else s3fs asks for the length first
-        except FormatError:  # stores refuse any range of an empty file
-            if self.num_bytes(path) != 0:
-                raise
-            return b""
+        data: bytes = call(self.place(path), "cat_file", self.place(path))
         return data
 
     def read_all(self, paths: Sequence[str]) -> list[bytes | None]:

@@ -189,7 +189,7 @@ def _limits(kind: RemoteKind) -> dict[str, Any]:
     config |= {"retries": {"total_max_attempts": 1}}  # s3fs retries, bodies too
     for name in kind.schemes:  # else fsspec would replace the user's options with ours
         config = fsspec.config.conf.get(name, {}).get("config_kwargs", {}) | config
-    return {"config_kwargs": config}
+    return {"config_kwargs": config, "max_concurrency": 1}  # with more, s3fs asks for the length of what it reads
 
 
 def _retries_s3(error: Exception) -> bool:

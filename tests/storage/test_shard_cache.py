@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import multiprocessing
@@ -21,6 +20,7 @@ from tests.servers.processes import wait_until
 from tests.servers.s3_server import BUCKET, put
 from tokenloom.errors import StoreError
 from tokenloom.storage.cache import cache_files, partial_shard
+from tokenloom.storage.cache.cache_files import CacheFiles
 from tokenloom.storage.cache.partial_shard import ShardRequest
 from tokenloom.storage.cache.shard_cache import ShardCache
 from tokenloom.storage.formats.blocks import BlockHasher, ShardBlocks, blocks_name, encode_blocks
@@ -94,11 +94,11 @@ def test_a_file_is_downloaded_once_and_then_found(
 
 def test_the_limit_holds_at_all_times_with_several_processes(tmp_path: Path, files: list[ShardRequest]) -> None:
     limit = int(2.5 * FILE_BYTES)
-    most = 0
+    most, used = 0, CacheFiles(tmp_path, limit).used
     with ProcessPoolExecutor(3, multiprocessing.get_context("spawn")) as pool:
         results = [pool.submit(fetch_all, tmp_path, limit, files[i:] + files[:i] + files[:2]) for i in range(3)]
         while not all(result.done() for result in results):
-            most = max(most, space_taken(tmp_path))
+            most = max(most, used())
             time.sleep(0.01)
     found = [result.result() for result in results]
     assert FILE_BYTES < most <= limit
@@ -112,18 +112,6 @@ def fetch_all(folder: Path, limit: int, requests: list[ShardRequest]) -> dict[st
     for request in requests:
         cache.fetch(request)
     return cache.stats()
-
-
-def space_taken(folder: Path) -> int:
-    """Return the bytes of the cache's files; one that is renamed meanwhile is counted once."""
-    taken = {}
-    for name in ("partial", "shards"):
-        with contextlib.suppress(FileNotFoundError):
-            for path in (folder / name).iterdir():
-                with contextlib.suppress(FileNotFoundError):
-                    found = path.stat()
-                    taken[found.st_ino] = found.st_size if path.suffix in (".part", ".tok") else 0
-    return sum(taken.values())
 
 
 def test_the_least_recently_used_file_is_removed_first(tmp_path: Path, files: list[ShardRequest]) -> None:

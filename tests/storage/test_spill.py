@@ -239,11 +239,3 @@ def test_damage_outside_a_range_does_not_stop_reading_it(tmp_path: Path) -> None
     assert len(spill.documents(0, 0, 2**64)) == spill.num_documents[0]
     with pytest.raises(WorkError):
         read_all(written)
-
-
-def test_a_spill_with_other_contents_than_recorded_is_refused(tmp_path: Path) -> None:
-    """Two builds may write spills of one name; each knows the contents of its own."""
-    store, counts = write(tmp_path, make_documents(50, 8, 1, np.uint16))
-    assert Spill(store, NAME, 0, counts.bytes, counts.checksum).num_documents == counts.documents
-    with pytest.raises(WorkError, match=NAME):
-        Spill(store, NAME, 0, counts.bytes, "0" * 32)
