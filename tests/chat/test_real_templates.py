@@ -61,48 +61,30 @@ def _output(number: str, content: str = '{"degrees": 21}') -> dict[str, Any]:
 _SYSTEM, _USER = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is the weather?"}
 _MORE = {"role": "user", "content": "And tomorrow? "}
 _BONN, _ROME = _call("1", city="Bonn", days=3), _call("2", city="Rome", units=["C", "F"])
-_TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "get_weather",
-            "description": "The weather of a city",
-            "parameters": {"type": "object", "properties": {"city": {"type": "string", "description": "A city"}}},
-        },
-    }
-]
-#: By name: what is said after a user, and whether with tools.
-_MADE: dict[str, tuple[list[dict[str, Any]], bool]] = {
-    "plain": ([_said("It is 21 degrees.")], False),
-    "turns": ([_said("Sunny."), _MORE, _said("Rain, at 12."), _USER, _said("Snow")], False),
-    "white space": ([_said("\n\n  Sunny. "), _MORE, _said(" Rain\n")], False),
-    "think": ([_said("<think>\nOkay, so</think>\n\nHi"), _MORE, _said("<think>\nHm.\n</think>\n\nRain")], False),
-    "empty": ([_said(""), _MORE, _said("Rain")], False),
-    "last is empty": ([_said("Sunny."), _MORE, _said("")], False),
-    "reasoning": (
-        [_said("Sunny.", reasoning_content="They ask."), _MORE, _said("Rain", reasoning_content="So")],
-        False,
-    ),
-    "reasoning alone": ([_said("", reasoning_content="They ask.")], False),
-    "a call": ([_said("", tool_calls=[_BONN]), _output("1"), _said("It is 21.")], True),
-    "a call is last": ([_said("", tool_calls=[_BONN])], True),
-    "content and a call": ([_said("I look.", tool_calls=[_BONN]), _output("1"), _said("It is 21.")], True),
-    "two calls": ([_said("", tool_calls=[_BONN, _ROME]), _output("1"), _output("2", "hot"), _said("Hot.")], True),
-    "calls and turns": (
-        [
-            *(_said("", tool_calls=[_BONN]), _output("1"), _said("\nIt is 21."), _MORE),
-            *(_said("", tool_calls=[_ROME]), _output("2", " hot "), _said("Hot."), _MORE, _said("Bye.")),
-        ],
-        True,
-    ),
-    "reasoning and a call": (
-        [
-            _said("", reasoning_content="I look.", tool_calls=[_BONN]),
-            _output("1"),
-            _said("21.", reasoning_content="So"),
-        ],
-        True,
-    ),
+_CITY = {"type": "object", "properties": {"city": {"type": "string", "description": "A city"}}}
+_WEATHER = {"name": "get_weather", "description": "The weather of a city", "parameters": _CITY}
+_TOOLS = [{"type": "function", "function": _WEATHER}]
+_THINK, _HM = "<think>\nOkay, so</think>\n\nHi", "<think>\nHm.\n</think>\n\nRain"
+_LOOKS, _SO = {"reasoning_content": "I look."}, {"reasoning_content": "So"}
+#: By name: what is said after a user.
+_MADE: dict[str, list[dict[str, Any]]] = {
+    "plain": [_said("It is 21 degrees.")],
+    "turns": [_said("Sunny."), _MORE, _said("Rain, at 12."), _USER, _said("Snow")],
+    "white space": [_said("\n\n  Sunny. "), _MORE, _said(" Rain\n")],
+    "think": [_said(_THINK), _MORE, _said(_HM)],
+    "empty": [_said(""), _MORE, _said("Rain")],
+    "last is empty": [_said("Sunny."), _MORE, _said("")],
+    "reasoning": [_said("Sunny.", **_LOOKS), _MORE, _said("Rain", **_SO)],
+    "reasoning alone": [_said("", **_LOOKS)],
+    "a call": [_said("", tool_calls=[_BONN]), _output("1"), _said("It is 21.")],
+    "a call is last": [_said("", tool_calls=[_BONN])],
+    "content and a call": [_said("I look.", tool_calls=[_BONN]), _output("1"), _said("It is 21.")],
+    "two calls": [_said("", tool_calls=[_BONN, _ROME]), _output("1"), _output("2", "hot"), _said("Hot.")],
+    "calls and turns": [
+        *(_said("", tool_calls=[_BONN]), _output("1"), _said("\nIt is 21."), _MORE),
+        *(_said("", tool_calls=[_ROME]), _output("2", " hot "), _said("Hot."), _MORE, _said("Bye.")),
+    ],
+    "reasoning and a call": [_said("", tool_calls=[_BONN], **_LOOKS), _output("1"), _said("21.", **_SO)],
 }
 
 
@@ -110,7 +92,6 @@ _MADE: dict[str, tuple[list[dict[str, Any]], bool]] = {
 class _Result:
     """What became of the conversations of a template."""
 
-    tried: int = 0
     rendered: int = 0
     ids: int = 0
     learned: int = 0
@@ -120,9 +101,10 @@ class _Result:
 
 
 def _conversations() -> Iterator[tuple[str, dict[str, Any]]]:
-    for name, (messages, with_tools) in _MADE.items():
+    for name, messages in _MADE.items():
+        tools = {"tools": _TOOLS} if any("tool_calls" in one for one in messages) else {}
         for system in ([], [_SYSTEM]):
-            made = {"messages": [*system, _USER, *messages]} | ({"tools": _TOOLS} if with_tools else {})
+            made = {"messages": [*system, _USER, *messages]} | tools
             yield f"{name}, with system" if system else name, made
     for number, (name, text) in enumerate(_files()):
         yield f"{name} {number}", parse(text)
@@ -180,7 +162,6 @@ def _compared(template: str, tokens: _Tokens, stops: tuple[str, ...]) -> _Result
             text = render(conversation["messages"])
         except Exception:  # noqa: BLE001  (a template can raise anything, for transformers too)
             continue
-        result.tried += 1
         try:
             rendered = encoder.render(canonical(made_one))
         except BadConversation as error:
