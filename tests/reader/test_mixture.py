@@ -130,12 +130,6 @@ def test_turns_are_pinned() -> None:
     assert turns([0.5, 1e-6, 0.3, 0.2], 2**40) == [1, 0, 2, 0, 3, 0, 2, 0, 2, 0, 3]
 
 
-@pytest.mark.parametrize("weights", [[-1, 2], [0, 0], [float("nan"), 1], [float("inf"), 1], []])
-def test_weights_that_are_not_shares_are_refused(weights: list[float]) -> None:
-    with pytest.raises(ValueError, match="weights must be finite, at least 0, and not all 0"):
-        whole_weights(weights)
-
-
 # ---- stages
 
 
@@ -478,13 +472,6 @@ def test_positions_that_no_stream_reaches_are_none(sets: dict[str, TokenDataset]
     assert found[3:].tolist() == [-1, -1]
 
 
-def test_an_amount_of_an_empty_split_is_refused(sets: dict[str, TokenDataset]) -> None:
-    with pytest.warns(UserWarning, match="no samples"):
-        empty = TokenDataset(sets["small"].reference, seq_len=16, part=(0.5, 1))
-    with pytest.raises(ValueError, match=r"2 epochs of 'small', which is empty: .*: no document is in it; read a"):
-        Mixture({"large": (sets["large"], "1 epochs"), "small": (empty, "2 epochs")})
-
-
 def test_a_member_that_would_pass_its_epochs_is_named_with_the_sample(sets: dict[str, TokenDataset]) -> None:
     small = len(sets["small"])
     members = {"large": (sets["large"], 3), "small": (sets["small"], 1)}
@@ -532,12 +519,14 @@ def test_a_dataset_alone_is_consumed_under_its_own_name(sets: dict[str, TokenDat
     (part,) = TokenLoader(padded, 1).consumed(3).values()
     (whole,) = TokenLoader(padded, 1).consumed(2 * len(padded)).values()
     assert (part.is_exact, whole.is_exact, whole.tokens) == (False, True, 2 * padded.num_tokens)
-    empty = Mixture({"large": (sets["large"], 1), "none": (_empty(sets), 0)})
-    assert empty.describe(10).splitlines()[2].split()[:2] == ["none", "0"]
-    with pytest.raises(ValueError, match=r"member 'none': .*no document is in it; read a larger part"):
-        TokenLoader(empty, 1)
 
 
-def _empty(sets: dict[str, TokenDataset]) -> TokenDataset:
+def test_an_empty_member_has_no_weight_and_no_loader(sets: dict[str, TokenDataset]) -> None:
     with pytest.warns(UserWarning, match="no samples"):
-        return TokenDataset(sets["small"].reference, seq_len=16, part=(0.5, 1))
+        empty = TokenDataset(sets["small"].reference, seq_len=16, part=(0.5, 1))
+    mixture = Mixture({"large": (sets["large"], 1), "none": (empty, 0)})
+    assert mixture.describe(10).splitlines()[2].split()[:2] == ["none", "0"]
+    with pytest.raises(ValueError, match=r"member 'none': .*no document is in it; read a larger part"):
+        TokenLoader(mixture, 1)
+    with pytest.raises(ValueError, match=r"2 epochs of 'none', which is empty: .*: no document is in it; read a"):
+        Mixture({"large": (sets["large"], "1 epochs"), "none": (empty, "2 epochs")})

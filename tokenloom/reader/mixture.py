@@ -15,7 +15,6 @@ from tokenloom.reader.samples import SplitSamples
 from tokenloom.reader.streams.schedule import Schedule
 from tokenloom.reader.streams.state import DatasetFingerprint, decode_state, decode_stream
 from tokenloom.reader.streams.stream import Consumed, MixedSamples
-from tokenloom.storage.formats.manifest import TokenizerEntry
 from tokenloom.storage.formats.records import fields_of
 from tokenloom.wording import described_tokenizer
 
@@ -265,10 +264,9 @@ def _check_alike(datasets: Mapping[str, SplitSamples]) -> None:
     for name, data in datasets.items():
         mine, theirs = (each.shards.manifest.tokenizer for each in (first, data))
         if mine.fingerprint != theirs.fingerprint:
-            raise ValueError(
-                f"members of a mixture must have the same tokenizer: {first_name!r} has {_described(mine)}, "
-                f"{name!r} has {_described(theirs)}; build one of them with the tokenizer of the other"
-            )
+            a, b = (f"{described_tokenizer(fields_of(e))}, fingerprint {e.fingerprint[:8]}..." for e in (mine, theirs))
+            differ = _DIFFER.format("tokenizer", first_name, a, name, b)
+            raise ValueError(f"{differ}; build one of them with the tokenizer of the other")
     for option in _SHARED_OPTIONS:
         of_data = attrgetter(option if option == "packing" else f"format.{option}")
         found = [(name, of_data(data)) for name, data in datasets.items()]
@@ -277,10 +275,6 @@ def _check_alike(datasets: Mapping[str, SplitSamples]) -> None:
         for name, value in found:
             if value != found[0][1]:
                 raise ValueError(_DIFFER.format(option, *found[0], name, value))
-
-
-def _described(tokenizer: TokenizerEntry) -> str:
-    return f"{described_tokenizer(fields_of(tokenizer))}, fingerprint {tokenizer.fingerprint[:8]}..."
 
 
 def open_source(

@@ -175,11 +175,9 @@ class Selection:
         """Count the tokens of the documents of the source."""
         total = 0
         for index in range(num_shards):
-            offsets = self.sources[index].offsets.astype(np.int64)
+            offsets, sources = self.sources[index].offsets.astype(np.int64), self.sources[index].of_documents
             start, end = self.runs.get(index, (0, offsets[-1]))
-            is_chosen = (
-                (self.sources[index].of_documents == self.source) & (offsets[:-1] >= start) & (offsets[1:] <= end)
-            )
+            is_chosen = (sources == self.source) & (offsets[:-1] >= start) & (offsets[1:] <= end)
             total += int(np.diff(offsets)[is_chosen].sum())
         return total
 

@@ -33,10 +33,9 @@ def whole_weights(weights: Sequence[float]) -> list[int]:
 
     Example: [1, 3] -> [2**40, 3 * 2**40]
 
-    Raises ValueError if a weight is negative or not finite, or if all are 0.
+    Args:
+        weights: finite, at least 0, and not all 0.
     """
-    if any(not 0 <= weight < float("inf") for weight in weights) or not any(weights):
-        raise ValueError(f"weights must be finite, at least 0, and not all 0: {list(weights)}")
     ratios = [weight.as_integer_ratio() for weight in weights]
     scale = math.lcm(*(denominator for _, denominator in ratios))
     exact = [numerator * (scale // denominator) for numerator, denominator in ratios]

@@ -186,8 +186,7 @@ class Stream:
 
     def mapped_bytes(self) -> int:
         """Count the bytes of the open files."""
-        files = [each for member in self.members.values() for each in member.dataset.files]
-        return sum(each.num_bytes(index) for each in files for index in list(each.opened))
+        return sum(each.num_bytes(index) for data in self._splits for each in data.files for index in list(each.opened))
 
 
 def _share_limits(datasets: Sequence[SplitSamples]) -> None:
