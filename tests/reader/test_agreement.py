@@ -21,8 +21,6 @@ from tests.counts import count
 from tests.reader.mesh import Mesh
 from tests.reader.oracle import make_store
 from tokenloom.errors import TokenloomError
-from tokenloom.reader.dataset import TokenDataset
-from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.streams.ranks import DataRank, compare_in_store, find_ranks, ranks_text
 
 _ROOT = Path(__file__).parent.parent.parent
@@ -140,13 +138,6 @@ def test_another_order_of_dimensions_on_one_node_is_named() -> None:
         assert all(
             re.match(r"ranks? .* would read the rows of data rank [01], ", message) for message in found.values()
         )
-
-
-def test_a_limit_is_positive(folder: Path) -> None:
-    data = TokenDataset(make_store(folder / "agreement", (300,)), seq_len=8)
-    for wrong in (0, -1.0, False):
-        with pytest.raises(ValueError, match="compare_ranks must be a positive number of seconds, or None"):
-            TokenLoader(data, 2, compare_ranks=wrong)
 
 
 _RANK = """

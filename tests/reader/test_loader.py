@@ -278,6 +278,7 @@ def test_arguments_out_of_range_are_refused(reference: str) -> None:
         ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
         ({"io_threads": -1}, "io_threads must be at least 0, not -1"),
         ({"prefetch": -1}, "prefetch must be at least 0, not -1"),
+        ({"compare_ranks": 0}, "compare_ranks must be a positive number of seconds, or None, not 0"),
         ({"num_epochs": 0}, "num_epochs must be at least 1, not 0"),
         ({"lanes": 0}, "lanes must be at least 1, not 0"),
         ({"seed": -1}, "seed must be at least 0, not -1"),
