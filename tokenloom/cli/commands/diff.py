@@ -14,7 +14,7 @@ import numpy as np
 from tokenloom.cli.arguments import Argument
 from tokenloom.cli.display import showing_progress
 from tokenloom.cli.output import Json, Output, Result, write_output
-from tokenloom.errors import SpecError, TokenloomError
+from tokenloom.errors import SpecError
 from tokenloom.storage.comparison import FATES, REMASKED, Change, Rows, Tally, changes, compare, version_documents
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.stores.local_files import writing_atomically
@@ -114,13 +114,8 @@ def _writer(output: str | None) -> Iterator[Callable[[str], object]]:
     if output is None:
         yield write_output
         return
-    try:
-        with writing_atomically(Path(output).resolve()) as file:
-            yield lambda text: file.write(text.encode())
-    except OSError as error:
-        if isinstance(error, TokenloomError):  # the store failed, not the file
-            raise
-        raise TokenloomError(f"{output}: can't be written: {error.strerror}") from error
+    with writing_atomically(Path(output).resolve()) as file:
+        yield lambda text: file.write(text.encode())
 
 
 def _version(tables: VersionTables) -> Json:
