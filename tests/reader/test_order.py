@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tests.counts import count
 from tests.docs.test_order_page import the_page
-from tokenloom.reader.streams.order import ORDER_VERSION, ORDERS, Order, permute
+from tokenloom.reader.streams.order import ORDER_VERSION, ORDERS, Order, Orders, permute
 from tokenloom.storage.formats.keys import Purpose, mix64
 
 _MASK = 2**64 - 1
@@ -162,6 +162,21 @@ def test_an_epoch_has_every_sample_once_whatever_positions_are_requested_togethe
         epochs[p - epoch * n] for p in picked
     ]
     assert order.samples(np.zeros(0, dtype=np.int64)).tolist() == []
+
+
+@_RUN
+@given(st.sampled_from(ORDERS), st.lists(st.tuples(_COUNTS, st.integers(1, 9)), min_size=1, max_size=5), st.data())
+def test_samples_of_many_splits_are_those_of_each_one_after_the_other(
+    name: str, splits: list[tuple[list[int], int]], data: st.DataObject
+) -> None:
+    orders = [Order(name, np.array(counts), 7, lanes) for counts, lanes in splits]
+    firsts = np.cumsum([0, *(order.num_samples for order in orders)]).tolist()
+    joint = Orders(orders)
+    for _ in range(3):  # the layouts of some epochs are kept
+        pairs = data.draw(st.lists(st.tuples(st.integers(0, len(orders) - 1), st.integers(0, 99)), max_size=30))
+        numbers, positions = np.array(pairs, np.int64).reshape(-1, 2).T
+        expected = [firsts[split] + orders[split].samples(np.array([position]))[0] for split, position in pairs]
+        assert joint.samples(numbers, positions).tolist() == expected
 
 
 @_RUN
