@@ -12,8 +12,8 @@ __all__ = ["FileRange", "Options", "PartitionRange", "Rows", "SourceReader", "ma
 _READERS = {  # kind -> the class that reads it
     "parquet": "tokenloom.tasks.sources.parquet.Reader",
     "jsonl": "tokenloom.tasks.sources.records.JsonReader",
-    "csv": "tokenloom.tasks.sources.lines.CsvReader",
-    "text": "tokenloom.tasks.sources.lines.TextReader",
+    "csv": "tokenloom.tasks.sources.records.CsvReader",
+    "text": "tokenloom.tasks.sources.records.TextReader",
     "arrow": "tokenloom.tasks.sources.arrow.Reader",
     "arrayrecord": "tokenloom.tasks.sources.records.ArrayRecordReader",
     "huggingface": "tokenloom.tasks.sources.hugging_face.Reader",

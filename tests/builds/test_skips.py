@@ -43,8 +43,9 @@ from tokenloom.storage.formats.manifest import QUARANTINE as MANIFEST
 from tokenloom.storage.formats.records import canonical_json
 from tokenloom.storage.versions.published import version_path
 from tokenloom.tasks.building.publish import BuildResult
-from tokenloom.tasks.sources import FileRange, lines, make_reader, records
+from tokenloom.tasks.sources import FileRange, make_reader, records
 from tokenloom.tasks.sources import files as opening
+from tokenloom.tasks.sources import reader as reading
 from tokenloom.tasks.sources.base import REASONS
 
 GOOD = [f"good text {i} " + "ab" * (i % 7) for i in range(20)]
@@ -210,7 +211,7 @@ def test_overlong_lines_are_dropped_wherever_the_file_is_cut(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(records, "OTHER_BYTES", 40)
-        patch.setattr(lines, "READ_BYTES", 40)
+        patch.setattr(reading, "READ_BYTES", 40)
         most, content, good, bad = 2 * 50 + 40, b"", {}, set()
         for length in lengths:
             line = b'{"text": "' + b"x" * length + b'"}\n'
@@ -246,7 +247,7 @@ def test_documents_between_separators_do_not_depend_on_cuts_or_blocks(
             good[row] = len(piece)
         row += len(piece) + len(separator)
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr(lines, "READ_BYTES", block_bytes)
+        patch.setattr(reading, "READ_BYTES", block_bytes)
         path = Path(folder, "a.txt")
         path.write_text(content)
         overlaps_itself = separator[0] == separator[-1] != separator  # such a file is not cut
