@@ -178,15 +178,12 @@ def test_take_counts_rows_before_the_filter(tmp_path: Path) -> None:
 # Errors
 
 
-def test_a_saved_dataset_is_of_another_kind(data_dir: Path) -> None:
-    with pytest.raises(InputError, match=r"read it with kind: arrow and path: "):
-        read(data_dir / "hf_arrow" / "boolq" / "none" / "validation")
-
-
-def test_a_missing_or_empty_folder_is_reported(tmp_path: Path) -> None:
+def test_a_missing_or_empty_folder_and_a_saved_dataset_are_reported(data_dir: Path, tmp_path: Path) -> None:
     for folder in (tmp_path / "missing", tmp_path):
         with pytest.raises(InputError, match=f"{folder}, .*: not a dataset that can be opened: .*any data file"):
             read(folder)
+    with pytest.raises(InputError, match=r"read it with kind: arrow and path: "):
+        read(data_dir / "hf_arrow" / "boolq" / "none" / "validation")
 
 
 def test_an_error_of_the_package_is_reported_with_its_cause(tmp_path: Path) -> None:
