@@ -201,9 +201,8 @@ def check_disk(plan: BuildPlan, estimate: Estimate) -> None:
     free = plan.build.store.free_bytes()
     if free is not None and estimate.disk_bytes > free:
         raise StoreError(
-            f"{plan.build.store.root}: the build needs about {shown_bytes(estimate.disk_bytes)} (spills "
-            f"{shown_bytes(estimate.spill_bytes)}, shards {shown_bytes(estimate.shard_bytes)}) but the file system has "
-            f"{shown_bytes(free)} free; free some space on it, or choose another store"
+            f"{plan.build.store.root}: the build needs about {shown_bytes(estimate.disk_bytes)} but the file system "
+            f"has {shown_bytes(free)} free; free some space on it, or choose another store"
         )
 
 

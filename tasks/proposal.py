@@ -221,10 +221,6 @@ def propose(arguments: Sequence[str]) -> tuple[list[Proposal], list[str]]:
     return proposals, notes
 
 
-def _short(url: str) -> str:
-    return "/".join(url.split("/")[-2:])
-
-
 def _files_of(argument: str) -> tuple[str, dict[str, int], list[str]]:
     """Return the pattern of an argument, "" for a folder; its files and their bytes; its other files."""
     path = str(Path(argument).absolute()) if is_local(argument) else argument
@@ -236,7 +232,7 @@ def _files_of(argument: str) -> tuple[str, dict[str, int], list[str]]:
     data = {name: input_bytes(name) for name in found if kind_of(name)}
     if not data:
         raise InputError(f"{path}: no file in it ends in {', '.join(KINDS)}; name the files to read")
-    return "", data, [_short(name) for name in found if name not in data]
+    return "", data, ["/".join(name.split("/")[-2:]) for name in found if name not in data]
 
 
 def _groups(files: Sequence[str]) -> Iterator[tuple[Options, str, list[str]]]:

@@ -144,15 +144,8 @@ def test_a_table_is_named_since_rows_that_it_deleted_are_read(mark: str, name: s
 
 
 def test_files_named_as_data_to_evaluate_on_are_named_beside_others(tmp_path: Path) -> None:
-    for name in (
-        "train.jsonl",
-        "latest.jsonl",
-        "contest/valids.jsonl",
-        "wiki.Test.jsonl",
-        "dev/1.jsonl",
-        "a_val_0.jsonl",
-    ):
-        write_jsonl(tmp_path / name, [name])
+    for name in ("train", "latest", "contest/valids", "wiki.Test", "dev/1", "a_val_0"):
+        write_jsonl(tmp_path / f"{name}.jsonl", [name])
     for pattern, named in {"**/*": "a_val_0.jsonl, dev/1.jsonl, wiki.Test.jsonl", "wiki*": "", "*t*n*": ""}.items():
         spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": f"{tmp_path}/{pattern}.jsonl"}])
         messages = list(input_messages(find_inputs(spec, local_store(spec.store, spec.dataset))[0]))
