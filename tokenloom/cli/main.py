@@ -29,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         _collect_less_often()
         signal.signal(signal.SIGTERM, raise_terminated)
+    _replace_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # escape the characters that the terminal can't show
             stream.reconfigure(errors="backslashreplace")
@@ -37,6 +38,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the process that reads our output ended: `tokenloom ls | head`
         drop_output()
         return READER_ENDED
+
+
+def _replace_closed_streams() -> None:
+    """Open a null device for a stream that the caller closed (`>&-`), else a shard would get its descriptor."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115  (open until exit)
 
 
 def _collect_less_often() -> None:
