@@ -145,8 +145,7 @@ class Columns:
             place_of: how a message names a row of it.
         """
         if not len(batch.rows):
-            nothing = pa.array([], pa.large_string())
-            left_out = batch.num_not_read
+            nothing, left_out = pa.array([], pa.large_string()), batch.num_not_read
             ids = None if self.id is None else nothing
             yield from self.reported(
                 Rows(nothing, batch.rows, ids, left_out, left_out, batch.bad, self._missing(batch))
