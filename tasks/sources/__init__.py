@@ -9,12 +9,10 @@ from tokenloom.tasks.sources.reader import SourceReader
 
 __all__ = ["FileRange", "Options", "PartitionRange", "Rows", "SourceReader", "make_reader"]
 
-_READERS = {  # kind -> the class that reads it
-    "parquet": "tokenloom.tasks.sources.parquet.Reader",
+_READERS = {  # the class that reads a kind; of another kind, the class Reader of the module with its name
     "jsonl": "tokenloom.tasks.sources.records.JsonReader",
     "csv": "tokenloom.tasks.sources.records.CsvReader",
     "text": "tokenloom.tasks.sources.records.TextReader",
-    "arrow": "tokenloom.tasks.sources.arrow.Reader",
     "arrayrecord": "tokenloom.tasks.sources.records.ArrayRecordReader",
     "huggingface": "tokenloom.tasks.sources.hugging_face.Reader",
 }
@@ -34,7 +32,8 @@ def make_reader(options: Options) -> SourceReader:
     Args:
         options: `kind`, and how a file is read, such as the text column.
     """
-    is_tokens = options["kind"] == "tokens"
-    module, _, name = (_TOKEN_READERS[options["format"]] if is_tokens else _READERS[options["kind"]]).rpartition(".")
+    kind = options["kind"]
+    by_name = _READERS.get(kind, f"tokenloom.tasks.sources.{kind}.Reader")
+    module, _, name = (_TOKEN_READERS[options["format"]] if kind == "tokens" else by_name).rpartition(".")
     reader: SourceReader = getattr(import_module(module), name)(options)
     return reader

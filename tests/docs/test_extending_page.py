@@ -64,10 +64,9 @@ def test_a_reader_reads_the_samples_of_the_definition(tmp_path: Path) -> None:
 REGISTER = """
 import sys
 sys.path.insert(0, {folder!r})
-from tokenloom import tokenizers
-from tokenloom.tasks import sources
-sources._READERS["sqlite"] = "sqlite_rows.Reader"
-tokenizers._MODULES["character"] = "character"
+import tokenloom.tasks.sources, tokenloom.tokenizers
+tokenloom.tasks.sources.__path__.append({folder!r})  # as if the files were there
+tokenloom.tokenizers.__path__.append({folder!r})
 """
 
 
@@ -81,7 +80,7 @@ def block(beginning: str) -> str:
 def modules(tmp_path: Path) -> Path:
     """A folder with the files of the pages."""
     for name in ("sqlite_rows", "character", "beginnings"):
-        shutil.copy(ROOT / f"tests/docs/extending/{name}.py", tmp_path)
+        shutil.copy(ROOT / f"tests/docs/extending/{name}.py", tmp_path / f"{name.removesuffix('_rows')}.py")
     return tmp_path
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from tokenloom.errors import TokenizerError
@@ -33,7 +34,7 @@ __all__ = [
     "version_decoder",
 ]
 
-_MODULES = {  # by kind, imported on first use: each needs a library
+_MODULES = {  # by kind, imported on first use: each needs a library; another kind is a module of its own name
     "tiktoken": "tokenloom.tokenizers.tiktoken_bpe",
     "huggingface": "tokenloom.tokenizers.huggingface_json",
     "sentencepiece": "tokenloom.tokenizers.sentencepiece_model",
@@ -56,16 +57,18 @@ def load_tokenizer(definition: Mapping[str, Any], files: Mapping[str, bytes] | N
     if kind == "ids":
         decode = definition.get("decode")
         return IdsTokenizer(definition, load_tokenizer(decode, files) if decode else None)
-    if kind not in _MODULES:
-        known = ", ".join(["byte", *_MODULES, "ids"])
-        raise TokenizerError(f"tokenizer kind {kind!r} is not supported by this release; supported kinds: {known}")
+    place = _MODULES.get(kind, f"{__name__}.{kind}")
+    is_module = kind in _MODULES or (kind.isidentifier() and find_spec(place) is not None)
     try:
-        module = import_module(_MODULES[kind])
+        load = getattr(import_module(place), "load", None) if is_module else None
     except ModuleNotFoundError as error:
         raise TokenizerError(
             f"a {kind} tokenizer needs the package {error.name!r}: pip install 'tokenloom[build]'"
         ) from error
-    tokenizer: ReferenceTokenizer = module.load(definition, files)
+    if load is None:
+        known = ", ".join(["byte", *_MODULES, "ids"])
+        raise TokenizerError(f"tokenizer kind {kind!r} is not supported by this release; supported kinds: {known}")
+    tokenizer: ReferenceTokenizer = load(definition, files)
     return tokenizer
 
 
