@@ -220,6 +220,19 @@ def _number(text: str) -> str | float | None:
     return text
 
 
+def _bounds(low: Any, high: Any) -> tuple[Any, Any]:
+    """Return bounds of a row group; those of texts so wide that they hold if their writer compared bytes as signed.
+
+    Such a writer finds ["aé", "az", "b"] to be between "aé" and "b". In either order, texts begin as the bounds do, up
+    to and with the first byte in which these differ. No byte of UTF-8 is as large as the one added to the upper bound.
+    """
+    if not isinstance(low, str):
+        return low, high
+    first, last = low.encode(), high.encode()
+    differs = next((i + 1 for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    return (first, last) if first == last else (first[:differs], last[:differs] + b"\xff")
+
+
 def may_keep(file: pq.ParquetFile, groups: range, tree: Filter) -> NDArray[np.bool_]:
     """Return which row groups may hold a row that the filter keeps, (n,), by the smallest and largest of their values.
 
@@ -235,8 +248,9 @@ def may_keep(file: pq.ParquetFile, groups: range, tree: Filter) -> NDArray[np.bo
         leaf = paths.index(part.column)
         found = [file.metadata.row_group(group).column(leaf).statistics for group in groups]
         try:
-            low = plain(pa.array([one.min if one and one.has_min_max else None for one in found], kind))
-            high = plain(pa.array([one.max if one and one.has_min_max else None for one in found], kind))
+            pairs = [_bounds(one.min, one.max) if one and one.has_min_max else (None, None) for one in found]
+            is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+            low, high = (plain(pa.array(each, pa.binary() if is_text else kind)) for each in zip(*pairs, strict=True))
         except (ValueError, TypeError, OverflowError):  # a type without an order; a bound that is not UTF-8
             return unknown
         if part.operator == "==":

@@ -308,6 +308,9 @@ def load(name: str, config: str | None, split: str, data_files: str | None, comm
         raise InputError(f"{name}: the package datasets takes *, ? and [ in its name as wildcards; rename the folder")
     if Path(name, "state.json").exists() or Path(name, "dataset_dict.json").exists():
         raise InputError(f"{name}: written by datasets.save_to_disk; read it with kind: arrow and path: {name}")
+    for path in Path(name).iterdir() if name.startswith("/") and Path(name).is_dir() else ():
+        if path.exists() and not (path.is_file() or path.is_dir()):  # the package would open a pipe, and wait
+            raise InputError(f"{path}: not a regular file; remove it")
     library = _library(name)
     try:
         with tempfile.TemporaryDirectory() as folder:  # a cache that stays empty here

@@ -152,7 +152,7 @@ def test_take_reads_the_first_rows_of_one_stream(tmp_path: Path, take: int, form
         write_parquet(tmp_path / f"{i}.parquet", some, group_rows=4)
         write_jsonl(tmp_path / f"{i}.json", some)
         (tmp_path / f"{i}.text").write_text("".join(f"{text}\n" for text in some))
-    options = {"name": form, "data_files": str(tmp_path / f"*.{form}"), "take": take}
+    options: dict[str, Any] = {"name": form, "data_files": str(tmp_path / f"*.{form}"), "take": take}
     first, *rest = reader_of(**options).files("")
     assert first.options == {"stream": True}
     reader = reader_of(**options, stream=True)

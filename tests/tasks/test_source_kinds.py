@@ -90,7 +90,7 @@ class TestJsonLinesGzip(TestJsonLines):
     holds_empty_file = is_cut = False
     reports_truncation = True
     suffix = ".jsonl.gz"
-    compress = staticmethod(gzip.compress)
+    compress: Callable[[bytes], bytes] = staticmethod(gzip.compress)
 
 
 class TestJsonLinesBzip2(TestJsonLinesGzip):

@@ -21,6 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.builders.raw_parquet import varint
 from tests.counts import count
 from tokenloom.errors import BadRow, InputError
 from tokenloom.spec.syntax import Comparison, Junction, columns_of, comparisons_of, parse_filter
@@ -347,6 +348,30 @@ def read_filtered(path: str, text: str) -> list[Rows]:
     """Return the batches of a parquet file that the filter `text` leaves."""
     reader = make_reader({"kind": "parquet", "filter": text} | _OPTIONS)
     return [batch for part in reader.partitions(path) for batch in reader.read(path, part)]
+
+
+_ACCENTED = st.text(st.sampled_from("bz~é漢"), max_size=3)
+
+
+@settings(max_examples=count(100, 5000), deadline=None)
+@given(values=st.lists(_ACCENTED, min_size=1, max_size=5), value=_ACCENTED, sign=st.sampled_from(list(_OPERATORS)))
+def test_a_writer_that_compares_bytes_as_signed_loses_no_row(values: list[str], value: str, sign: str) -> None:
+    stored = [one.encode() for one in values]
+    signed = sorted(stored, key=lambda data: bytes(byte ^ 0x80 for byte in data))
+    with tempfile.NamedTemporaryFile(suffix=".parquet") as file:
+        pq.write_table(pa.table({"text": pa.nulls(len(values), pa.string()), "c": values}), file.name)
+        data = Path(file.name).read_bytes()
+        start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+        right, wrong = (
+            b"\x28" + varint(len(high)) + high + b"\x18" + varint(len(low)) + low  # as pyarrow writes them
+            for low, high in ((min(stored), max(stored)), (signed[0], signed[-1]))
+        )
+        assert data[start:].count(right) == 1
+        footer = data[start:-8].replace(right, wrong)
+        Path(file.name).write_bytes(data[:start] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+        batches = read_filtered(file.name, f"c {sign} {value!r}")
+    wanted = [i for i, found in enumerate(values) if _OPERATORS[sign](found, value)]
+    assert [int(row) for batch in batches for row in batch.rows] == wanted
 
 
 # Syntax
