@@ -79,15 +79,11 @@ def mix64(purpose: Purpose, seed: int, words: Sequence[UInt64s]) -> UInt64s:
         raise ValueError(f"a seed must be in [0, 2**56), not {seed}")
     state = np.zeros(1, dtype=np.uint64)
     for word in (np.full(1, int(purpose) * SEED_SPACE + seed, dtype=np.uint64), *words):
-        state = finalise((state ^ word) + _GOLDEN)
+        state = (state ^ word) + _GOLDEN
+        state = (state ^ (state >> np.uint64(30))) * _M1  # from here on, SplitMix64's finaliser
+        state = (state ^ (state >> np.uint64(27))) * _M2
+        state ^= state >> np.uint64(31)
     return state
-
-
-def finalise(state: UInt64s) -> UInt64s:
-    """Return SplitMix64's finaliser of each value: a bijection of 64 bits."""
-    state = (state ^ (state >> np.uint64(30))) * _M1
-    state = (state ^ (state >> np.uint64(27))) * _M2
-    return state ^ (state >> np.uint64(31))
 
 
 def order_keys(content: UInt64s, seed: int) -> UInt64s:

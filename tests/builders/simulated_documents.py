@@ -9,7 +9,7 @@ import numpy as np
 from tokenloom.storage.comparison import FATES, ROW, Documents, Rows
 from tokenloom.storage.formats.arrays import UInt64s
 from tokenloom.storage.formats.document_table import BATCH_ROWS
-from tokenloom.storage.formats.keys import KEY_SPACE, finalise
+from tokenloom.storage.formats.keys import KEY_SPACE, Purpose, mix64
 
 
 def simulated_documents(num_ids: int, is_new: bool, key_seed: int | None) -> Documents:
@@ -27,7 +27,7 @@ def simulated_documents(num_ids: int, is_new: bool, key_seed: int | None) -> Doc
             ids = ids[is_there & (is_validation == bool(split))]
             rows: Rows = np.empty(len(ids), ROW)
             rows["key"] = ids * np.uint64(KEY_SPACE // num_ids)
-            rows["content"][:, 0], rows["content"][:, 1] = finalise(ids), ids
+            rows["content"][:, 0], rows["content"][:, 1] = mix64(Purpose.ORDER, 0, [ids]), ids
             rows["row"], rows["shard"], rows["split"] = ids, 0, split
             rows["input"], rows["num_tokens"] = ids % np.uint64(3), 100 + ids % np.uint64(1000)
             rows["classes"] = 0
@@ -45,4 +45,4 @@ def expected_counts(num_ids: int) -> dict[str, int]:
 
 def _fates_of(ids: UInt64s) -> UInt64s:
     """Return a number in [0, 1000) for each id: 1 added, 2 removed, 10 or 20 moved, all others kept."""
-    return finalise(ids + np.uint64(7)) % np.uint64(1000)
+    return mix64(Purpose.SPLIT, 0, [ids]) % np.uint64(1000)

@@ -290,7 +290,7 @@ class TokenDataset(SplitSamples):
         chosen = copy.copy(self)
         chosen.shards = copy.copy(self.shards)  # with nothing open: an open shard keeps its plan
         chosen.files = [chosen.shards, *map(copy.copy, self.files[1:])]
-        chosen.selection = self.selection.of_source(self.sources.index(name))
+        chosen.selection = replace(self.selection, source=self.sources.index(name))
         chosen.num_tokens = chosen.selection.num_tokens(len(self.counts))
         chosen.counts = chosen.selection.count(self._packing, self.seq_len, self.counts)
         chosen.table = SampleTable([chosen])

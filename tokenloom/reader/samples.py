@@ -15,7 +15,7 @@ import numpy as np
 
 from tokenloom.errors import FormatError, TokenizerError
 from tokenloom.reader.batch import BatchFormat
-from tokenloom.reader.selection import Part, Selection
+from tokenloom.reader.selection import Part, Selection, find_runs
 from tokenloom.reader.shard_data import OpenMask, OpenOptions, OpenShard
 from tokenloom.reader.shards import AnyFiles, SplitFiles
 from tokenloom.storage.cache import default_cache_folder
@@ -131,10 +131,12 @@ class SplitSamples:
         part: Part | None = None,
     ) -> None:
         self.split, self.packing, self.seq_len, self.format = split, packing.name, form.seq_len, form
-        self._packing, self.selection = packing, Selection(store, manifest, split, part)
+        self._packing = packing
         #: (num_shards,) samples in each shard
         self.counts = sample_counts(store, manifest, split, packing, form.seq_len)
-        runs, shards = self.selection.runs, manifest.splits[split].shards
+        runs = {} if part is None else find_runs(store, manifest, split, part)
+        self.selection = Selection(store, manifest, split, part, runs)
+        shards = manifest.splits[split].shards
         self.num_tokens = manifest.splits[split].tokens
         self.num_tokens -= sum(shards[index].tokens - (end - start) for index, (start, end) in runs.items())
         #: (num_shards,) the first token that is read of each shard

@@ -7,8 +7,8 @@ ascend, so its documents of a part are one run of its tokens.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
@@ -124,24 +124,24 @@ class _Chosen:
         return row_offsets, starts + self._start, lengths
 
 
+@dataclass
 class Selection:
     """The documents of a split that are read.
 
     Args:
         store, manifest, split: of the dataset, of the version, and the split's name.
         part: of the keys; None for all.
-
-    Attributes:
-        part: as given.
-        runs: {shard: (start, end)}: the tokens of the part in the shards that are not whole in it.
+        runs: {shard: (start, end)}: the tokens of the part in the shards that are not whole in it, see find_runs.
         source: the index of the source of all documents; None for any.
     """
 
-    def __init__(self, store: Store, manifest: Manifest, split: str, part: Part | None) -> None:
-        self._store, self._manifest, self._split, self.part = store, manifest, split, part
-        self.runs = {} if part is None else find_runs(store, manifest, split, part)
-        self.source: int | None = None
-        self._sources: DocumentSources | None = None
+    store: Store
+    manifest: Manifest
+    split: str
+    part: Part | None
+    runs: dict[int, tuple[int, int]]
+    source: int | None = None
+    _sources: DocumentSources | None = None
 
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_sources": None}  # read again on first use
@@ -150,14 +150,8 @@ class Selection:
     def sources(self) -> DocumentSources:
         """The source of each document, which is read on first use."""
         if self._sources is None:
-            self._sources = DocumentSources(self._store, self._manifest, self._split)
+            self._sources = DocumentSources(self.store, self.manifest, self.split)
         return self._sources
-
-    def of_source(self, source: int) -> Selection:
-        """Choose the documents of one source."""
-        chosen = copy.copy(self)
-        chosen.source, chosen._sources = source, self._sources
-        return chosen
 
     def count(self, packing: Packing, seq_len: int, counts: Int64s) -> Int64s:
         """Count the samples of each shard, (num_shards,), from those of whole shards."""
@@ -166,8 +160,8 @@ class Selection:
             start, end = self.runs.get(index, (0, 1))
             offsets = np.array([start, end], np.uint64)
             if packing.follows_documents and start < end:
-                entry = self._manifest.splits[self._split].shards[index]
-                offsets = StoredShard(self._store, self._manifest.version, entry).offsets
+                entry = self.manifest.splits[self.split].shards[index]
+                offsets = StoredShard(self.store, self.manifest.version, entry).offsets
             counts[index] = len(self.plan(packing, seq_len, index, offsets))
         return counts
 

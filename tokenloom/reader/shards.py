@@ -10,6 +10,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 
 from tokenloom.errors import FormatError, StoreError
@@ -33,6 +34,7 @@ class _Closes(Protocol):
     def drop(self, index: int) -> None: ...
 
 
+@dataclass(eq=False)
 class OpenFiles:
     """The files that are open or being opened, the least recently used first, of all splits that share a limit.
 
@@ -40,10 +42,9 @@ class OpenFiles:
         limit: of their number, at least 1.
     """
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        # Not an OrderedDict: deleting an entry of it may run Python code, and another thread, halfway.
-        self._recent: dict[tuple[weakref.ref[_Closes], int], bool] = {}  # whether it is being opened ahead
+    limit: int
+    # Not an OrderedDict: deleting an entry of it may run Python code, and another thread, halfway.
+    _recent: dict[tuple[weakref.ref[_Closes], int], bool] = field(default_factory=dict)  # whether it is opened ahead
 
     def __reduce__(self) -> tuple[type[OpenFiles], tuple[int]]:
         return OpenFiles, (self.limit,)  # with nothing open; splits that are pickled together share it again

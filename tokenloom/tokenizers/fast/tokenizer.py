@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import EncoderMismatch
 from tokenloom.storage.formats.arrays import Int64s, ranges_of, runs_of
-from tokenloom.storage.formats.keys import finalise
+from tokenloom.storage.formats.keys import Purpose, mix64
 from tokenloom.storage.stores.local_files import read_regular, translate_temporary_errors
 from tokenloom.storage.work.segments import as_segments, take_segments
 from tokenloom.tokenizers.base import (
@@ -376,7 +376,8 @@ def _choose(offsets: NDArray[np.int64], num_bytes: float) -> NDArray[np.int64]:
     if num_bytes <= 0:
         return np.empty(0, np.int64)
     # A pseudo-random order without numpy.random, whose import takes 10 ms.
-    order = np.argsort(finalise(np.arange(len(offsets) - 1, dtype=np.uint64) + np.uint64(offsets[-1])))
+    texts = np.arange(len(offsets) - 1, dtype=np.uint64)
+    order = np.argsort(mix64(Purpose.ORDER, int(offsets[-1]), (texts,)))
     lengths = np.diff(offsets)[order]
     order, lengths = order[lengths <= _MAX_CHECKED_TEXT], lengths[lengths <= _MAX_CHECKED_TEXT]
     return np.sort(order[np.cumsum(lengths) - lengths < num_bytes])
