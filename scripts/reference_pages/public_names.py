@@ -32,7 +32,7 @@ GROUPS = {
         ),
         Shown("tokenloom.reader.loader", "EvaluationPass"),
         Shown("tokenloom.reader.iterable", "SampleStream"),
-        Shown("tokenloom.reader.streams.state", "LoaderState"),
+        Shown("tokenloom.reader.streams.stream", "LoaderState"),
         Shown("tokenloom.reader.streams.stream", "Consumed"),
         Shown("tokenloom.reader.prefetch", "LoaderStats"),
     ],

@@ -30,7 +30,7 @@ from tokenloom.reader.mixture import Mixture
 from tokenloom.reader.streams import order
 from tokenloom.reader.streams.order import EpochLayout, Order, lay_out
 from tokenloom.reader.streams.schedule import MAX_POSITIONS, TOTAL_WEIGHT, Schedule, whole_weights
-from tokenloom.reader.streams.state import MixtureFingerprint
+from tokenloom.reader.streams.stream import MixtureFingerprint
 from tokenloom.storage.formats.records import sign
 
 _RUN = settings(max_examples=count(25, 1000), deadline=None)

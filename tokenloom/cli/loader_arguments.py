@@ -107,8 +107,7 @@ def open_stream(reference: str | None, arguments: TracedLoader) -> tuple[Stream,
         StoreError: the version or split does not exist.
     """
     from tokenloom.reader.mixture import open_source
-    from tokenloom.reader.streams.state import check_state, decode_state
-    from tokenloom.reader.streams.stream import Stream
+    from tokenloom.reader.streams.stream import Stream, check_state, decode_state
 
     if arguments.state is None:
         if arguments.store:

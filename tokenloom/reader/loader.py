@@ -23,8 +23,7 @@ from tokenloom.reader.mixture import open_source
 from tokenloom.reader.prefetch import LoaderStats, PhaseTimes, Prefetcher, Waits
 from tokenloom.reader.producer import Made, Producer, block_bytes
 from tokenloom.reader.streams.ranks import Steps, compare_ranks, find_ranks, ranks_text
-from tokenloom.reader.streams.state import LoaderState, check_state, make_state
-from tokenloom.reader.streams.stream import Consumed, SampleSource, Stream
+from tokenloom.reader.streams.stream import Consumed, LoaderState, SampleSource, Stream, check_state, make_state
 from tokenloom.wording import counted
 
 if TYPE_CHECKING:

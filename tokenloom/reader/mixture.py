@@ -13,8 +13,7 @@ from tokenloom.errors import TokenloomError, checked_int
 from tokenloom.reader.dataset import DatasetOptions, OrderOptions, TokenDataset
 from tokenloom.reader.samples import SplitSamples
 from tokenloom.reader.streams.schedule import Schedule
-from tokenloom.reader.streams.state import DatasetFingerprint, decode_state, decode_stream
-from tokenloom.reader.streams.stream import Consumed, MixedSamples
+from tokenloom.reader.streams.stream import Consumed, DatasetFingerprint, MixedSamples, decode_state, decode_stream
 from tokenloom.storage.formats.records import fields_of
 from tokenloom.wording import described_tokenizer
 
