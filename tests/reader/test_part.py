@@ -20,9 +20,9 @@ from tests.counts import count
 from tokenloom.errors import TokenloomError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
+from tokenloom.reader.sightings import ShardTokens, find_sightings
 from tokenloom.reader.streams.ranks import DataRank, Steps
 from tokenloom.reader.streams.stream import Stream
-from tokenloom.reader.trace import ShardTokens, find_sightings
 from tokenloom.storage.formats.keys import content_digits
 from tokenloom.storage.packing.packings import PACKINGS
 from tokenloom.storage.versions.document_tables import VersionTables

@@ -25,14 +25,13 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.mixture import Mixture
+from tokenloom.reader.sightings import ShardTokens, find_sightings
 from tokenloom.reader.streams.order import ORDERS, Order
 from tokenloom.reader.streams.ranks import DataRank, Steps
 from tokenloom.reader.streams.stream import Stream
 from tokenloom.reader.trace import (
-    ShardTokens,
     Trace,
     TracedSample,
-    find_sightings,
     step_position,
     trace_samples,
     trace_step,

@@ -23,7 +23,8 @@ from tokenloom.storage.versions.references import parse_reference, resolve
 from tokenloom.wording import counted
 
 if TYPE_CHECKING:
-    from tokenloom.reader.trace import Sighting, TracedDocument, TracedSample
+    from tokenloom.reader.sightings import Sighting
+    from tokenloom.reader.trace import TracedDocument, TracedSample
     from tokenloom.storage.versions.document_tables import FoundDocument, VersionTables
     from tokenloom.tasks.lookup import Lookup
 
@@ -190,7 +191,7 @@ def _sightings(
     reference: str, tables: VersionTables, documents: list[FoundDocument], given: LoaderArguments, epochs: range
 ) -> list[Sighting]:
     """Find the steps that see the documents."""
-    from tokenloom.reader.trace import ShardTokens, check_epochs, find_sightings
+    from tokenloom.reader.sightings import ShardTokens, check_epochs, find_sightings
 
     split = documents[0]["split"]  # all have this one: a content determines it
     loader = TracedLoader(**vars(given), split=None if given.state else split)
