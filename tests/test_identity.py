@@ -95,22 +95,6 @@ def split_sequences(spec: BuildSpec, version: str) -> dict[str, tuple[list[int],
 # Bytes of the shards
 
 
-def test_copies_are_kept_and_counted_where_duplicates_are_allowed(tmp_path: Path) -> None:
-    texts = [*TEXTS[:100], *TEXTS[:40], *TEXTS[:10], "", ""]
-    spec = make_spec(
-        tmp_path / "store",
-        [parquet(cut(tmp_path / "data", texts, [33], 10))],
-        documents={"deduplicate": False},
-        splits=SPLITS,
-    )
-    version = version_of(spec)
-    documents = stored_documents(spec, version)
-    assert Counter(map(text_of, documents)) == Counter(text for text in texts if text)
-    assert len({(document["path"], document["row"]) for document in documents}) == 150
-    rows = load_manifest(local_store(spec.store, spec.dataset), version).row_counts
-    assert rows == {"read": 152, "kept": 150, "duplicates": 0, "filtered": 2, "excluded": 0, "quarantined": 0}
-
-
 def test_kept_copies_are_spread_over_the_order(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "a.parquet", ["the same"] * 200 + TEXTS[:200])
     spec = make_spec(tmp_path / "store", [parquet(path)], documents={"deduplicate": False}, splits={"train": 1.0})
@@ -120,26 +104,15 @@ def test_kept_copies_are_spread_over_the_order(tmp_path: Path) -> None:
     assert positions[0] < 50 and positions[-1] > 350
 
 
-def test_many_small_shards_hold_the_sequence_of_one_large_shard(tmp_path: Path) -> None:
-    source = parquet(cut(tmp_path / "data", [*TEXTS[:60], *TEXTS[:9]], [17], 5))
-    for deduplicate in (True, False):
-        fields: dict[str, Any] = {"splits": SPLITS, "documents": {"deduplicate": deduplicate}}
-        large = make_spec(tmp_path / f"large{deduplicate}", [source], **fields)
-        small = make_spec(tmp_path / f"small{deduplicate}", [source], shard_tokens=50, **fields)
-        assert build(large).splits["train"]["shards"] == 1
-        assert build(small).splits["train"]["shards"] > 50
-        assert split_sequences(small, version_of(small)) == split_sequences(large, version_of(large))
-
-
 corpora = st.lists(
     st.one_of(st.just(""), st.text(max_size=12), st.sampled_from(["copy", "é", "\0", "<|endoftext|>"])), max_size=25
 )
 
 
 @settings(max_examples=count(20, 300), deadline=None)
-@given(st.data(), corpora, st.integers(5, 200), st.integers(0, 2**53 - 1))
-def test_shards_hold_exactly_the_distinct_documents_in_key_order(
-    data: st.DataObject, texts: list[str], shard_tokens: int, seed: int
+@given(st.data(), corpora, st.booleans(), st.integers(5, 200), st.integers(0, 2**53 - 1))
+def test_shards_of_any_size_hold_exactly_the_documents_in_key_order(
+    data: st.DataObject, texts: list[str], deduplicate: bool, shard_tokens: int, seed: int
 ) -> None:
     texts = [*texts, "one that is always there"]
     sizes = data.draw(st.lists(st.integers(1, 10), min_size=1, max_size=4), label="rows of files")
@@ -147,11 +120,18 @@ def test_shards_hold_exactly_the_distinct_documents_in_key_order(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         source = parquet(cut(folder / "data", texts, sizes, group_rows))
-        spec = make_spec(folder / "store", [source], shard_tokens=shard_tokens, seed=seed, splits=SPLITS)
-        version = version_of(spec)
-        documents = stored_documents(spec, version)
-        sequences = split_sequences(spec, version)
-    assert Counter(map(text_of, documents)) == Counter(dict.fromkeys((text for text in texts if text), 1))
+        fields: dict[str, Any] = {"seed": seed, "splits": SPLITS, "documents": {"deduplicate": deduplicate}}
+        spec = make_spec(folder / "store", [source], shard_tokens=shard_tokens, **fields)
+        result, large = build(spec), make_spec(folder / "store", [source], **fields)
+        documents = stored_documents(spec, result.version)
+        sequences = split_sequences(spec, result.version)
+        assert split_sequences(large, version_of(large)) == sequences
+    given_texts = [text for text in texts if text]
+    kept = Counter(dict.fromkeys(given_texts, 1) if deduplicate else given_texts)
+    assert Counter(map(text_of, documents)) == kept
+    assert len({(document["path"], document["row"]) for document in documents}) == kept.total()
+    counts = {"kept": kept.total(), "duplicates": len(given_texts) - kept.total(), "excluded": 0, "quarantined": 0}
+    assert result.rows == counts | {"read": len(texts), "filtered": len(texts) - len(given_texts)}
     for split, (tokens, keys) in sequences.items():
         assert keys == sorted(keys)
         joined = [i for document in documents if document["split"] == split for i in [*document["ids"].tolist(), 255]]

@@ -47,11 +47,6 @@ def test_an_import_that_points_back_up_is_refused_in_every_folder(house: Path) -
 # ---- what someone who changes the loader may have to read
 
 
-def _file_of(module: str) -> Path | None:
-    path = _ROOT.joinpath(*module.split("."))
-    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
-
-
 def _imports(node: ast.AST) -> Iterator[str]:
     """Yield what a module imports, in functions too, but not for type checkers alone."""
     for child in ast.iter_child_nodes(node):
@@ -70,7 +65,8 @@ def _reached(module: str) -> dict[str, int]:
     pending = [module]
     while pending:
         name = pending.pop()
-        file = _file_of(name)
+        path = _ROOT.joinpath(*name.split("."))
+        file = next((each for each in (path.with_suffix(".py"), path / "__init__.py") if each.is_file()), None)
         if name not in lines and name.partition(".")[0] == "tokenloom" and file:
             source = file.read_text(encoding="utf-8")
             lines[name] = source.count("\n")

@@ -103,7 +103,8 @@ class Oracle:
         """Return where a turn starts."""
         before, rest = list(messages[:index]), list(messages[index + 1 :])
         if rest and messages[index].get("tool_calls"):
-            rest = list(_without_outputs(rest))
+            num_outputs = sum(1 for _ in takewhile(lambda one: one["role"] == "tool", rest))
+            rest = rest[num_outputs:]
         others = [self._tried([*before, _saying(each), *rest]) for each in _PLACEHOLDERS]
         texts = [other for other in others if other is not None]
         texts = texts or [self._render([*before, _saying(each)]) for each in _PLACEHOLDERS]
@@ -162,16 +163,14 @@ class Oracle:
 
     def _next_header(self, text: str, messages: Sequence[Message], index: int) -> int | None:
         """Return where the next message begins, from what the template writes before it after a message of a user."""
-        for said in ({"role": "user", "content": _PLACEHOLDERS[0]},):
-            before = [*messages[:index], said]
-            alone, followed = self._tried(before), self._tried([*before, *messages[index + 1 :]])
-            if alone is None or followed is None:
-                continue
-            same = self._same(alone, followed)
-            rest = followed[len(same) :]
-            if said["content"] in same and text.endswith(rest):
-                return len(text) - len(rest)
-        return None
+        said = {"role": "user", "content": _PLACEHOLDERS[0]}
+        before = [*messages[:index], said]
+        alone, followed = self._tried(before), self._tried([*before, *messages[index + 1 :]])
+        if alone is None or followed is None:
+            return None
+        same = self._same(alone, followed)
+        rest = followed[len(same) :]
+        return len(text) - len(rest) if said["content"] in same and text.endswith(rest) else None
 
     def _last(self, text: str, start: int, end: int) -> int:
         """Return where the last special token in [start, end) ends, or else the last text."""
@@ -204,11 +203,6 @@ def _common(one: str, other: str) -> str:
 
 def _saying(text: str) -> Message:
     return {"role": "assistant", "content": text}
-
-
-def _without_outputs(messages: Sequence[Message]) -> Iterable[Message]:
-    num = sum(1 for _ in takewhile(lambda one: one["role"] == "tool", messages))
-    return messages[num:]
 
 
 def _other(message: Message, word: str, *, with_content: bool = False) -> Message:

@@ -13,17 +13,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 SPECIAL = (
     *("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|head|>", "<|/head|>", "<|eot|>", "<|user|>", "<|assistant|>"),
-    *(
-        "<|observation|>",
-        "[INST]",
-        "[/INST]",
-        "<|start|>",
-        "<|channel|>",
-        "<|message|>",
-        "<|end|>",
-        "<|call|>",
-        "<|ret|>",
-    ),
+    *("<|observation|>", "[INST]", "[/INST]", "<|start|>", "<|channel|>", "<|message|>"),
+    *("<|end|>", "<|call|>", "<|ret|>"),
 )
 ORDINARY = ("<think>", "</think>", "<tool_call>", "</tool_call>", "  ", "\n\n")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.builders.chat_tokenizer import write_chat_tokenizer
 from tests.builders.datasets import make_spec
+from tests.builders.row_files import write_rows
 from tokenloom.spec.build_spec import BuildSpec
 
 CHATML = """\
@@ -38,13 +39,6 @@ def conversation(*turns: str, **more: Any) -> dict[str, Any]:
     """Return a row with a conversation in which the user begins; `more` are its other keys."""
     roles = ("user", "assistant")
     return {"messages": [{"role": roles[i % 2], "content": text} for i, text in enumerate(turns)]} | more
-
-
-def write_rows(path: Path, rows: Sequence[Any]) -> Path:
-    """Write JSON lines."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def chat_spec(folder: Path, rows: Sequence[Any], template: str = CHATML, **fields: Any) -> BuildSpec:

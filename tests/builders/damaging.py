@@ -117,11 +117,9 @@ class Damager:
     def damages(self, count: int) -> Iterator[Damage]:
         """Yield `count` damages of all kinds, every file and every section of shards among them."""
         for i in range(count):
-            choose = (self._flip, self._flip_section, self._flip, self._flip_section, self._truncate, self._rare)[i % 6]
-            yield choose(i)
-
-    def _rare(self, i: int) -> Damage:
-        return self._swap() if (i // 6) % 2 else self._remove(i)
+            rare = self._swap if (i // 6) % 2 else self._remove
+            choices = (self._flip, self._flip_section, self._flip, self._flip_section, self._truncate, rare)
+            yield choices[i % 6](i)
 
     def _path(self, name: str) -> Path:
         return self._made.store.local(name)
@@ -154,7 +152,7 @@ class Damager:
         name = self._removable[i // 12 % len(self._removable)]
         return f"{name} removed", {name}, self._path(name).unlink
 
-    def _swap(self) -> Damage:
+    def _swap(self, _: int) -> Damage:
         """Swap two shards with their document tables; tables of the same bytes are not damaged by it."""
         one, other = self._random.sample(self._shards, 2)
         pairs = [(one, other), (one.replace(".tok", ".docs"), other.replace(".tok", ".docs"))]

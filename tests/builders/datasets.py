@@ -34,6 +34,11 @@ def make_spec(store: Path | str, sources: Sequence[dict[str, Any]], **fields: An
     return BuildSpec.model_validate(required | {"report": False} | fields)
 
 
+def source(path: Path, **options: Any) -> dict[str, Any]:
+    """Return a source of the kind that the file's suffix names."""
+    return {"kind": path.suffix[1:], "path": str(path), **options}
+
+
 def build(spec: BuildSpec, num_workers: int = 0) -> BuildResult:
     """Build without Prefect, in this process unless `num_workers` says otherwise."""
     return build_directly(spec, num_workers)
@@ -52,12 +57,6 @@ def write_jsonl(path: Path, texts: Sequence[str], key: str = "text") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps({key: text}) + "\n" for text in texts), encoding="utf-8")
     return path
-
-
-def jsonl_spec(folder: Path, texts: Sequence[str], **fields: Any) -> BuildSpec:
-    """Return a spec of one file of JSON lines, which it writes, with the store next to it."""
-    path = write_jsonl(folder / "in.jsonl", texts)
-    return make_spec(folder / "store", [{"kind": "jsonl", "path": str(path)}], **fields)
 
 
 def small_spec(folder: Path, **fields: Any) -> BuildSpec:

@@ -89,11 +89,6 @@ def cut(items: NDArray[Any], ends: Sequence[int] | NDArray[Any]) -> list[list[An
     return [part.tolist() for part in np.split(items, np.asarray(ends[:-1], np.int64))]
 
 
-def ended_by(items: NDArray[Any], eot_id: int) -> Documents:
-    """Return the documents of a stream in which each ends with an id."""
-    return cut(items, np.flatnonzero(items == eot_id) + 1)
-
-
 def read_megatron(folder: Path, split: str, _: int) -> tuple[Documents, None]:
     """Return the documents of SPLIT.bin and SPLIT.idx."""
     index = (folder / f"{split}.idx").read_bytes()
@@ -140,7 +135,8 @@ def read_llmc(folder: Path, split: str, _: int) -> tuple[Documents, None]:
 def read_nanogpt(folder: Path, split: str, vocab_size: int) -> tuple[Documents, None]:
     """Return the documents of train.bin or val.bin."""
     assert pickle.loads((folder / "meta.pkl").read_bytes()) == {"vocab_size": vocab_size}  # noqa: S301  (ours)
-    return ended_by(np.fromfile(folder / f"{'val' if split == 'validation' else split}.bin", np.uint16), EOT), None
+    ids = np.fromfile(folder / f"{'val' if split == 'validation' else split}.bin", np.uint16)
+    return cut(ids, np.flatnonzero(ids == EOT) + 1), None
 
 
 def read_datatrove(folder: Path, split: str, _: int) -> tuple[Documents, Masks]:

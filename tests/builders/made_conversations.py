@@ -37,23 +37,8 @@ SCRIPTS = [
     "\ue000\uf8ff\U000f0002\U0010fffd",
 ]
 #: What stands at the borders of a content.
-BORDERS = [
-    "",
-    "",
-    "",
-    " ",
-    "\n",
-    "\n\n",
-    "  ",
-    "\t",
-    "\r\n",
-    "\u00a0",
-    "\u3000",
-    "\u2028",
-    " \n ",
-    "\x0b\x0c",
-    "\n" * 7,
-]
+BORDERS = ["", "", "", " ", "\n", "\n\n", "  ", "\t", "\r\n", "\u00a0", "\u3000", "\u2028", " \n ", "\x0b\x0c"]
+BORDERS += ["\n" * 7]
 #: Spellings that mean something to some template or tokenizer, and pieces of such.
 SPELLINGS = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|begin_of_text|>", "[INST]", "<s>", "</s>"]
 SPELLINGS += ["<|start_header_id|>assistant<|end_header_id|>", "<start_of_turn>model", "<end_of_turn>", "<|end|>"]
@@ -62,31 +47,10 @@ SPELLINGS += ["<｜Assistant｜>", "<｜end▁of▁sentence｜>", "[gMASK]<sop>"
 #: Spellings that templates test and split, of tokens that are not special where they are tokens.
 TAGS = ["<think>", "</think>", "<tool_response>", "</tool_response>", "/nothink", "<tools></tools>"]
 TAGS += ["<think>\nhidden\n</think>\n\n", "<tool_call>\n{}\n</tool_call>"]
-PIECES = [
-    "<|im_",
-    "im_end|>",
-    "<|im_start|",
-    "|>",
-    "<th",
-    "ink>",
-    "{{ messages }}",
-    "{% generation %}",
-    "{# x #}",
-    "%}",
-]
-WORDS = [
-    "yes",
-    "No.",
-    "42",
-    "a",
-    "the",
-    "assistant",
-    "user",
-    "system",
-    "model",
-    "```python\nx = 1\n```",
-    '{"a": [1, 2]}',
-]
+PIECES = ["<|im_", "im_end|>", "<|im_start|", "|>", "<th", "ink>", "{{ messages }}", "{% generation %}", "{# x #}"]
+PIECES += ["%}"]
+WORDS = ["yes", "No.", "42", "a", "the", "assistant", "user", "system", "model", "```python\nx = 1\n```"]
+WORDS += ['{"a": [1, 2]}']
 NAMES = ["get_weather", "search", "f", "run_code", "namespace.lookup", "größe"]
 
 

@@ -18,7 +18,6 @@ class _WithoutFolder(Store):
     is_local = False
 
     def creates_exclusively(self) -> bool:
-        """See Store."""
         return True
 
 
@@ -48,32 +47,27 @@ class MemoryStore(_WithoutFolder):
                 self.files[path] = (data, modified - days * 24 * 3600)
 
     def place(self, path: str) -> str:
-        """See Store."""
         if ".." in path.split("/") or path.startswith("/"):
             raise StoreError(f"{path!r} would leave the store {self.root}")
         return f"{self.root}/{path}" if path else self.root
 
     def status(self, path: str) -> StoredFile | None:
-        """See Store."""
         if path not in self.files:
             return None
         data, modified = self.files[path]
         return StoredFile(len(data), modified)
 
     def names(self, folder: str) -> list[str]:
-        """See Store."""
         prefix = f"{folder}/" if folder else ""
         self.place(folder)
         return sorted({name.removeprefix(prefix).split("/")[0] for name in self.files if name.startswith(prefix)})
 
     def files_below(self, folder: str) -> dict[str, StoredFile]:
-        """See Store."""
         prefix = f"{folder}/" if folder else ""
         found = sorted((name, file) for name, file in self.files.items() if name.startswith(prefix))
         return {name: StoredFile(len(data), modified) for name, (data, modified) in found}
 
     def read(self, path: str) -> bytes:
-        """See Store."""
         self.place(path)
         try:
             return self.files[path][0]
@@ -81,44 +75,38 @@ class MemoryStore(_WithoutFolder):
             raise FileNotFoundError(path) from None
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
-        """See Store."""
         data = self.read(path)
         if len(data) < end:
             raise FormatError(cut_short(path, len(data), start, end))
         return data[start:end]
 
     def blocks(self, path: str) -> Iterator[memoryview]:
-        """See Store."""
         yield memoryview(self.read(path))
 
     def create(self, path: str, data: bytes) -> None:
-        """See Store."""
         self.place(path)
         if path in self.files:
             raise FileExistsError(path)
         self._write(path, data)
 
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        """See Store."""
         self._write(path, data)
 
     @contextmanager
     def writing(self, path: str, *, durable: bool = True) -> Iterator[IO[bytes]]:
-        """See Store."""
         file = io.BytesIO()
         yield file
         self._write(path, file.getvalue())
 
     def remove(self, path: str) -> None:
-        """See Store."""
         self.place(path)
         self.files.pop(path, None)
 
     def remove_empty_folders(self, folder: str) -> None:
-        """See Store."""
+        pass
 
     def remove_stale_temporaries(self) -> None:
-        """See Store."""
+        pass
 
 
 class _Stepping(_WithoutFolder):
@@ -133,11 +121,9 @@ class _Stepping(_WithoutFolder):
         self._inner, self._step, self.root = inner, step, inner.root
 
     def place(self, path: str) -> str:
-        """See Store."""
         return self._inner.place(path)
 
     def files_below(self, folder: str) -> dict[str, StoredFile]:
-        """See Store."""
         self._step(f"files_below {folder}, first half")
         first = self._inner.files_below(folder)
         middle = sorted(first)[len(first) // 2] if first else ""
@@ -148,7 +134,6 @@ class _Stepping(_WithoutFolder):
 
     @contextmanager
     def writing(self, path: str, *, durable: bool = True) -> Iterator[IO[bytes]]:
-        """See Store."""
         file = io.BytesIO()
         yield file
         self.replace(path, file.getvalue())

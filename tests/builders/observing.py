@@ -28,11 +28,20 @@ def messages_of_builds() -> Iterator[list[str]]:
 
 @contextmanager
 def at_step(step: str, disturb: Callable[[], object]) -> Iterator[None]:
-    """Call `disturb` once, as `step` begins in the block; a step that never begins is an error."""
-    waiting = [disturb]
+    """Call `disturb` once, as `step` begins in the block; a step that never begins is an error.
+
+    With "in tokenize" for example, `disturb` is called after the first texts of that step.
+    """
+    waiting, current = [disturb], ""
 
     def listen(event: progress.Event) -> None:
-        if isinstance(event, progress.StepStarted) and event.step == step and waiting:
+        nonlocal current
+        moment = ""
+        if isinstance(event, progress.StepStarted):
+            moment = current = event.step
+        elif isinstance(event, progress.Advanced):
+            moment = f"in {current}"
+        if waiting and moment == step:
             waiting.pop()()
 
     with progress.listening(listen):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.builders.datasets import build, make_spec, stored_documents
+from tests.builders.datasets import build, make_spec, stored_texts
 from tokenloom.errors import InputError, TokenloomError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions.published import published_versions
@@ -44,9 +44,8 @@ def assert_refused(spec: BuildSpec, *parts: str, error: type[TokenloomError] = I
 def assert_builds(spec: BuildSpec, texts: list[str]) -> None:
     """Assert that a build contains exactly these documents, all distinct."""
     result = build(spec)
-    stored = sorted(document["ids"].tobytes().decode() for document in stored_documents(spec, result.version))
     assert result.published
-    assert stored == sorted(texts)
+    assert stored_texts(spec, result.version) == sorted(texts)
 
 
 def spec_of(path: Path, kind: str = "parquet", **fields: Any) -> BuildSpec:

@@ -68,10 +68,7 @@ class Scenario:
         self.state = state or choose.choice(STATES)
         self.actors = {name: self._user(name) for name in users or choose.sample(_USERS, 2)}
         self.actors["collector"] = collect_all
-        self._set_state()
-
-    def _set_state(self) -> None:
-        paths = list(files_of(self._files, self.used))
+        paths = list(files_of(files, self.used))
         gone = {"unfinished": paths[-1:], "killed collector": paths[-1:] + paths[:4], "deleted": paths}
         self.store.remove_files(gone.get(self.state, []))
         self.store.age(OLD_DAYS)
@@ -87,19 +84,14 @@ class Scenario:
 
     def run(self) -> dict[str, object]:
         """Run the actors, and return their results; raise Lost if something that was used is lost."""
-        results = Schedule(self.store, self._seed, self._longest()).run(self.actors)
+        # A collector looks at a plan and ages, and then deletes; no build begins and ends between the two.
+        longest = {name: 40 if name == "collector" else 6 for name in self.actors}
+        results = Schedule(self.store, self._seed, longest).run(self.actors)
         for name, result in results.items():
             if isinstance(result, Exception) and not self._may_raise(name, result):
                 raise Lost(f"seed {self._seed}, {self.state}: {name}: {result!r}") from result
         self._check_end({str(result) for result in results.values() if isinstance(result, VersionDeleted)})
         return results
-
-    def _longest(self) -> dict[str, int]:
-        """Return how many operations each actor does in a row, at most.
-
-        A collector looks at a plan and ages, and then deletes; no build begins and ends between the two.
-        """
-        return {name: 40 if name == "collector" else 6 for name in self.actors}
 
     def _may_raise(self, name: str, error: Exception) -> bool:
         """Return whether an actor may fail so: it finds its version deleted or unpublished, or its tag moved."""

@@ -27,16 +27,8 @@ EOT = 0
 
 def header_info(split: str, index: int, vocab_size: int) -> dict[str, Any]:
     """Return the JSON block of a shard's header."""
-    return {
-        "dataset": "data",
-        "split": split,
-        "shard_index": index,
-        "seed": 0,
-        "tokenizer": "made",
-        "fingerprint": "f" * 64,
-        "vocab_size": vocab_size,
-        "eot_id": EOT,
-    }
+    made = {"dataset": "data", "split": split, "shard_index": index, "seed": 0, "tokenizer": "made"}
+    return made | {"fingerprint": "f" * 64, "vocab_size": vocab_size, "eot_id": EOT}
 
 
 def random_documents(num_tokens: int, mean_tokens: float, seed: int, vocab_size: int = 50_257) -> tuple[Any, Any]:
@@ -79,9 +71,8 @@ def write_store(
     masks: Sequence[NDArray[np.uint8]] = (),
 ) -> str:
     """Write a version with these shards, (tokens, lengths) each, their masks and `.blocks`; return its reference."""
-    name = hashlib.sha256(canonical_json([vocab_size, [[len(t), int(t[:9].sum())] for t, _ in shards]])).hexdigest()[
-        :16
-    ]
+    heads = [[len(tokens), int(tokens[:9].sum())] for tokens, _ in shards]
+    name = hashlib.sha256(canonical_json([vocab_size, heads])).hexdigest()[:16]
     version = folder / "data" / "versions" / name
     entries = [
         write_files(version, split, index, vocab_size, shard, masks[index] if masks else None)
@@ -97,7 +88,12 @@ def write_files(
     path = version / split / f"{index:06d}.tok"
     path.parent.mkdir(parents=True, exist_ok=True)
     entry, checksums = write_shard(path, vocab_size, header_info(split, index, vocab_size), *shard)
-    blocks_of_mask = None if mask is None else write_mask(path.with_suffix(".mask"), mask)
+    blocks_of_mask = None
+    if mask is not None:
+        with path.with_suffix(".mask").open("xb") as file:
+            writer = MaskWriter(file)
+            writer.append(mask, np.zeros(0, np.uint32))
+            blocks_of_mask = writer.finish()
     blocks = encode_blocks(replace(checksums, mask=blocks_of_mask))
     path.with_suffix(".blocks").write_bytes(blocks)
     listed = {"bytes": len(blocks), "sha256": sha256_of_bytes(blocks)}
@@ -117,13 +113,6 @@ def write_shard(
         header, checksums = writer.finish()
     entry = {"bytes": header.file_bytes, "tokens": header.num_tokens, "documents": header.num_documents}
     return entry | {"sha256": checksums.sha256}, checksums
-
-
-def write_mask(path: Path, classes: NDArray[np.uint8]) -> ShardBlocks:
-    with path.open("xb") as file:
-        writer = MaskWriter(file)
-        writer.append(classes, np.zeros(0, np.uint32))
-        return writer.finish()
 
 
 def write_sparse_store(folder: Path, num_shards: int, shard_tokens: int, document_tokens: int) -> str:
@@ -185,13 +174,7 @@ def publish(folder: Path, version: str, splits: dict[str, list[dict[str, Any]]],
         "dataset": "data",
         "version": version,
         "spec": {"tokenizer": {"kind": "byte"}},
-        "tokenizer": {
-            "kind": "made",
-            "name": "made",
-            "fingerprint": "f" * 64,
-            "vocab_size": vocab_size,
-            "eot_id": EOT,
-        },
+        "tokenizer": {"kind": "made", "name": "made", "fingerprint": "f" * 64, "vocab_size": vocab_size, "eot_id": EOT},
         "splits": {
             name: {
                 "tokens": sum(entry["tokens"] for entry in entries),

@@ -14,11 +14,11 @@ import pytest
 
 from tests.builders.damaging import flip_bit
 from tests.builders.datasets import build, built_alone, listed_files, make_spec, write_jsonl, write_parquet
+from tests.builders.observing import at_step
 from tests.builders.refusals import TEXTS, assert_nothing_visible
 from tests.counts import FULL
 from tokenloom.errors import TokenloomError
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.tasks.running import progress
 
 _LONG = [f"{text} {'x' * 10_000}" for text in TEXTS]  # several batches of small ones
 _WRITERS: dict[str, Callable[..., Path]] = {"jsonl": write_jsonl, "parquet": write_parquet}
@@ -48,11 +48,7 @@ def _replace(path: Path) -> None:
     other.replace(path)
 
 
-def _delete(path: Path) -> None:
-    path.unlink()
-
-
-_CHANGES = [_append, _truncate, _rewrite, _replace, _delete]
+_CHANGES = [_append, _truncate, _rewrite, _replace, Path.unlink]
 _MOMENTS = ["cut", "tokenize", "in tokenize", "assign", "shuffle", "in shuffle", "validate"]
 _CASES = [
     pytest.param(change, moment, kind, id=f"{change.__name__.strip('_')}-{moment}-{kind}")
@@ -61,24 +57,6 @@ _CASES = [
     for kind in _WRITERS
     if FULL or (kind == "jsonl" and moment in ("tokenize", "assign", "validate")) or moment == "in tokenize"
 ]
-
-
-class _Disturber:
-    """Changes a file once: when a step begins or, for "in tokenize", after its first text was encoded."""
-
-    def __init__(self, moment: str, change: Callable[[], None]) -> None:
-        self._moment, self._change = moment, change
-        self.done = False
-        self._step = ""
-
-    def listen(self, event: progress.Event) -> None:
-        """Follow the build."""
-        if isinstance(event, progress.StepStarted):
-            self._step = event.step
-        inside = isinstance(event, progress.Advanced) and f"in {self._step}" == self._moment
-        if not self.done and (inside or (isinstance(event, progress.StepStarted) and event.step == self._moment)):
-            self.done = True
-            self._change()
 
 
 def _spec(path: Path, kind: str, on_error: str = "fail") -> BuildSpec:
@@ -103,10 +81,8 @@ def test_an_input_that_changes_at_any_step_is_named(
     _WRITERS[kind](path, _LONG)
     whole = path.read_bytes()
     spec = _spec(path, kind)
-    disturber = _Disturber(moment, lambda: change(path))
-    with progress.listening(disturber.listen), pytest.raises(TokenloomError) as caught:
+    with at_step(moment, lambda: change(path)), pytest.raises(TokenloomError) as caught:
         build(spec)
-    assert disturber.done
     assert str(path) in str(caught.value)
     assert_nothing_visible(spec)
     path.write_bytes(whole)
@@ -117,10 +93,8 @@ def test_an_input_that_changes_at_any_step_is_named(
 def test_an_input_change_seen_by_workers_is_named(change: Callable[[Path], Any], tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "data" / "a.jsonl", _LONG)
     spec = _spec(path, "jsonl", "skip")
-    disturber = _Disturber("in tokenize", lambda: change(path))
-    with progress.listening(disturber.listen), pytest.raises(TokenloomError, match="changed while"):
+    with at_step("in tokenize", lambda: change(path)), pytest.raises(TokenloomError, match="changed while"):
         build(spec, num_workers=1)
-    assert disturber.done
     assert_nothing_visible(spec)
 
 

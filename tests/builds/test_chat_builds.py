@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.builders.chats import CHATML, chat_spec, chat_tokenizer, conversation, write_rows
+from tests.builders.chats import CHATML, chat_spec, chat_tokenizer, conversation
 from tests.builders.datasets import build, build_record, listed_files, local_store, make_spec, manifest_json
+from tests.builders.row_files import write_rows
 from tokenloom.chat.conversation import ChatDefinition, canonical
 from tokenloom.cli.main import main
 from tokenloom.errors import BadRow, GateFailed, InputError, SpecError, TokenizerError
@@ -245,12 +246,8 @@ def test_a_row_that_the_template_does_not_render_is_bad(tmp_path: Path, name: st
     assert result.facts.quarantined == {"chats": {"template": 1}}
     path = version_path(result.version, QUARANTINE)
     assert json.loads(local_store(spec.store, "data").read(path))["row"] == 0
-    assert [each["learned"] for each in documents(skipping, result.version)] == [learned_of(GOOD[1])]
-
-
-def learned_of(row: dict[str, Any]) -> str:
-    """Return what is learned of a conversation with CHATML."""
-    return "".join(one["content"] + "<|im_end|>" for one in row["messages"] if one["role"] == "assistant")
+    (kept,) = documents(skipping, result.version)
+    assert kept["learned"] == "the fox<|im_end|>the lazy dog<|im_end|>"
 
 
 def test_bad_conversations_are_listed_by_reason(tmp_path: Path) -> None:
@@ -282,11 +279,23 @@ def test_bad_conversations_are_listed_by_reason(tmp_path: Path) -> None:
             "no such file; check the path, or name one of ours: chatml",
         ),
         ({"chat": {"stop_tokens": ["<|im_endd|>"]}}, SpecError, "Did you mean <|im_end|>?"),
+        (
+            {"config": {"chat_template": [{"name": "rag", "template": "x"}]}},
+            TokenizerError,
+            "its chat_template is not text; give chat.template: F",
+        ),
+        (
+            {"config": {"bos_token": ["<s>"], "chat_template": CHATML}},
+            TokenizerError,
+            'its bos_token is ["<s>"], not one token',
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line_with_the_next_step(
     tmp_path: Path, fields: dict[str, Any], error: type[Exception], message: str
 ) -> None:
+    if config := fields.get("config"):
+        fields = {"tokenizer": chat_tokenizer(tmp_path / "tokenizer", **config), "chat": {"template": "tokenizer"}}
     refused(chat_spec(tmp_path, GOOD, **fields), error, message)
 
 
@@ -347,18 +356,6 @@ def test_the_template_and_the_special_tokens_come_with_the_tokenizer(tmp_path: P
         tmp_path, GOOD, tokenizer=tokenizer, chat={"template": "tokenizer", "arguments": {"bos_token": "<think>"}}
     )
     assert documents(other, build(other).version)[0]["text"].startswith("<think><|im_start|>user")
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"chat_template": [{"name": "rag", "template": "x"}]}, "its chat_template is not text; give chat.template: F"),
-        ({"bos_token": ["<s>"], "chat_template": CHATML}, 'its bos_token is ["<s>"], not one token'),
-    ],
-)
-def test_a_config_that_is_not_understood_is_refused(tmp_path: Path, config: dict[str, Any], message: str) -> None:
-    tokenizer = chat_tokenizer(tmp_path / "tokenizer", **config)
-    refused(chat_spec(tmp_path, GOOD, tokenizer=tokenizer, chat={"template": "tokenizer"}), TokenizerError, message)
 
 
 def test_an_older_special_tokens_map_names_special_tokens(tmp_path: Path) -> None:

@@ -14,12 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
-from tests.builders.retention_actors import (
-    OLD_DAYS,
-    RUTHLESS,
-    check_complete,
-    collect_all,
-)
+from tests.builders.retention_actors import OLD_DAYS, RUTHLESS, check_complete, collect_all
 from tests.counts import SUMMARY
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, upload

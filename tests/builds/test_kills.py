@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations, cycle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,21 +47,12 @@ def _print_table(title: str, kills: Counter[tuple[str, str]]) -> None:
             SUMMARY.append("  " + step.ljust(9) + "".join(f"{cell:>12}" for cell in cells))
 
 
-def _driver(command: str, folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.drivers.kill_driver", command, str(folder)],
-        cwd=_ROOT,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
 @contextlib.contextmanager
 def _running(command: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A driver process that the block kills at its end, with its workers."""
-    process = _driver(command, folder)
+    arguments = [sys.executable, "-m", "tests.drivers.kill_driver", command, str(folder)]
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(arguments, cwd=_ROOT, start_new_session=True, **pipes)
     try:
         yield process
     finally:
@@ -188,7 +180,7 @@ def test_builds_killed_twice_at_random_moments_end_in_the_same_bytes_and_leave_n
                 victim = _kill(driver, next(victims), generator)
                 kills[at, victim] += 1
                 assert driver.wait(timeout=120) in ((0, 1) if victim == "worker" else (0, -signal.SIGKILL))
-                _wait_for_the_end_of(workers)
+                wait_until(lambda left=workers: not any(map(is_running, left)), 30, interval=0.01)  # type: ignore[misc]
                 num_orphans += len(workers) if victim == "main" else 0
                 assert find_incomplete(larger.dataset) is None
         larger.finish()
@@ -198,13 +190,6 @@ def test_builds_killed_twice_at_random_moments_end_in_the_same_bytes_and_leave_n
     assert num_orphans >= 2
     if FULL:
         assert {step for step, _ in kills} >= set(STEPS)
-
-
-def _wait_for_the_end_of(workers: list[int]) -> None:
-    deadline = time.monotonic() + 30
-    while (left := [pid for pid in workers if is_running(pid)]) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert left == []
 
 
 @pytest.mark.parametrize(

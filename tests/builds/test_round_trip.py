@@ -38,21 +38,11 @@ Place = tuple[str, int]
 
 _LONG = count(100_000, 1_000_000)
 _HARD_TEXTS = [
-    "<|endoftext|>",
-    "a<|endoftext|>b",
-    "<|endoftext|><|endoftext|>",
+    *("<|endoftext|>", "a<|endoftext|>b", "<|endoftext|><|endoftext|>", "<|endoftext", "endoftext|>", "<|", "|>"),
     "<|fim_prefix|>x<|fim_middle|>y<|fim_suffix|>z<|endofprompt|>",
-    "<|endoftext",
-    "endoftext|>",
-    "<|",
-    "|>",
-    "\0",
-    "a\0b\0",
+    *("\0", "a\0b\0", " ", "\n", "\ufefftext behind a byte order mark"),
     "".join(map(chr, range(32))),
     "\x7f\x80\x85\x9f\ufeff\ufffe\uffff",
-    "\ufefftext behind a byte order mark",
-    " ",
-    "\n",
     "\r\n\r\n \t \v\f\u2028\u2029\u3000 end",
     "👩‍👩‍👧‍👦 🇪🇺 👍🏽 ❤️ \U0001f9d1\u200d\U0001f680",
     "多言語のテキスト。한국어 텍스트、漢字かな交じり文。",
@@ -108,13 +98,8 @@ class Corpus:
         return self.options | {key: str(folder / self.options[key])}
 
 
-def _is_english(row: dict[str, Any]) -> bool:
-    return bool(row["language_id_whole_page_fasttext"]["en"] > 0.9)
-
-
 _EVERY = "byte gpt2 gpt-neox mistral sentencepiece"
 _STORIES = "tinystories/stories"
-_SAVED = "hf_arrow/{}/validation"
 
 CORPORA = {
     "hard": Corpus({"kind": "parquet", "path": "*.parquet"}, "byte o200k_base", full="gpt2 cl100k_base", write=_hard),
@@ -147,25 +132,19 @@ CORPORA = {
             "id": "url",
         },
         full=_EVERY,
-        keeps=_is_english,
+        keeps=lambda row: bool(row["language_id_whole_page_fasttext"]["en"] > 0.9),
     ),
-    "boolq": Corpus({"kind": "arrow", "path": _SAVED.format("boolq/none"), "text": "passage"}),
-    "sciq": Corpus({"kind": "arrow", "path": _SAVED.format("sciq/none"), "text": "support"}, "", full="byte gpt2"),
+    "boolq": Corpus({"kind": "arrow", "path": "hf_arrow/boolq/none/validation", "text": "passage"}),
     "openbookqa": Corpus(
-        {"kind": "arrow", "path": _SAVED.format("openbookqa/main"), "text": "choices.text", "id": "id"}, full=_EVERY
+        {"kind": "arrow", "path": "hf_arrow/openbookqa/main/validation", "text": "choices.text", "id": "id"},
+        full=_EVERY,
     ),
     "udhr": Corpus({"kind": "text", "path": "udhr2/*.txt"}, full=_EVERY, write=_udhr),
     "wagahaiwa": Corpus({"kind": "text", "path": "multilingual/wagahaiwa_*.txt"}, "gpt2", full="byte"),
-    "botchan": Corpus({"kind": "text", "path": "longdocs/botchan.txt"}, "", full="byte gpt2"),
     "tinyshakespeare": Corpus(
         {"kind": "text", "path": "tinyshakespeare/input.txt"}, "o200k_base", full="byte gpt2 gpt-neox"
     ),
 }
-
-
-def _chosen(corpus: Corpus) -> list[str]:
-    names = f"{corpus.tokenizers} {corpus.full if FULL else ''}".split()
-    return list(dict.fromkeys(names))
 
 
 # Sources, read again
@@ -240,13 +219,9 @@ def read_source(folder: Path, corpus: Corpus) -> dict[Place, Row]:
         for number, value in _file_rows(path, options):
             text = value if isinstance(value, str) else _pick(value, options.get("text", "text"))
             text = "\n".join(text) if isinstance(text, list) else text
-            found = Row(text) if isinstance(value, str) else Row(text, _id(value, options))
-            rows[name, number] = found if isinstance(value, str) or corpus.keeps(value) else Row(None)
+            row_id = str(_pick(value, options["id"])) if "id" in options else None
+            rows[name, number] = Row(text, row_id) if isinstance(value, str) or corpus.keeps(value) else Row(None)
     return rows
-
-
-def _id(value: Any, options: dict[str, str]) -> str | None:
-    return str(_pick(value, options["id"])) if "id" in options else None
 
 
 # Tokenizers, called as their libraries say
@@ -338,7 +313,11 @@ def _place(document: dict[str, Any]) -> Place:
 
 @pytest.fixture(
     scope="module",
-    params=[(name, tokenizer) for name, corpus in CORPORA.items() for tokenizer in _chosen(corpus)],
+    params=[
+        (name, tokenizer)
+        for name, corpus in CORPORA.items()
+        for tokenizer in dict.fromkeys(f"{corpus.tokenizers} {corpus.full if FULL else ''}".split())
+    ],
     ids=lambda param: f"{param[0]}-{param[1]}",
 )
 def built(request: pytest.FixtureRequest, data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:

@@ -52,7 +52,9 @@ def _fail_and_resume(spec: BuildSpec, folder: Path, at: int, number: int, expect
     status = forked(lambda: _build_on_full_disk(spec, folder, at, number))
     message = (folder / "message").read_text()
     problem = None if status == StoreError.exit_code and message else f"no StoreError, exit status {status}"
-    problem = problem or _problem_with(message, dataset, number) or find_incomplete(dataset)
+    problem = problem or find_incomplete(dataset)
+    for part in (str(dataset.parent), os.strerror(number)):
+        problem = problem or (None if part in message else f"{part!r} is not in {message!r}")
     if not problem and list(dataset.glob("work/tmp/*")):
         problem = "temporaries stayed"
     if not problem and list(dataset.glob("versions/*/manifest.json")) and "/tags/" not in message:
@@ -64,13 +66,6 @@ def _fail_and_resume(spec: BuildSpec, folder: Path, at: int, number: int, expect
     if not problem and (folder / "hashes").read_text() != expected:
         problem = "the resumed build has other bytes"
     return {"message": message, "problem": problem or find_incomplete(dataset, must_be_visible=True)}
-
-
-def _problem_with(message: str, dataset: Path, number: int) -> str | None:
-    for part in (str(dataset.parent), os.strerror(number)):
-        if part not in message:
-            return f"{part!r} is not in {message!r}"
-    return None
 
 
 def fail_from_every_operation(folder: Path, number: int, step: int) -> None:

@@ -34,13 +34,8 @@ from tokenloom.storage.stores import local_files
 from tokenloom.tasks.running import progress
 
 _IMPORTED_LATE = (  # by the steps, when needed: a fork would do it each time
-    "dateutil.relativedelta",
-    "fsspec.implementations.local",
-    "numpy.ma",
-    "tokenloom.chat.encoding",
-    "tokenloom.tasks.building.chat",
-    "tokenloom.tasks.sources.records",
-    "tokenloom.tasks.sources.parquet",
+    *("dateutil.relativedelta", "fsspec.implementations.local", "numpy.ma", "tokenloom.chat.encoding"),
+    *("tokenloom.tasks.building.chat", "tokenloom.tasks.sources.records", "tokenloom.tasks.sources.parquet"),
 )
 _RAW_WRITE = os.write  # notes are written past all that is counted
 

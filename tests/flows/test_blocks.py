@@ -60,11 +60,6 @@ def s3_spec(folder: Path, block: str) -> BuildSpec:
     return spec.with_workers(1)
 
 
-def options_with_secret(server: str) -> dict[str, str]:
-    """Return the options for the server, with the planted secret."""
-    return {"key": "test", "secret": _PLANTED, "endpoint_url": server}
-
-
 @pytest.mark.usefixtures("prefect_server")
 def test_credentials_end_with_the_block(options: dict[str, Any]) -> None:
     Secret(value={"key": "of the block"}).save("any", overwrite=True)
@@ -81,7 +76,8 @@ def test_a_store_on_s3_contains_no_secret_and_no_failure_shows_one(
     prefect_server: Path, tmp_path: Path, s3: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with FaultyProxy(s3) as proxy:
-        Secret(value=options_with_secret(proxy.url)).save("bucket", overwrite=True)
+        options = {"key": "test", "secret": _PLANTED, "endpoint_url": proxy.url}
+        Secret(value=options).save("bucket", overwrite=True)
         spec = s3_spec(tmp_path, "bucket").model_copy(update={"store": f"s3://{BUCKET}/blocks/store"})
         built = build_dataset(spec)
         assert built["published"] is True

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.builders.chats import with_chats
 from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
 from tests.counts import count, full_only
 from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.processes import wait_until
 from tests.servers.s3_server import BUCKET, sent_through, upload
 from tokenloom.errors import InputError, TokenloomError
 from tokenloom.flows.build_dataset import build_dataset
@@ -59,6 +59,8 @@ def _running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]
 @contextmanager
 def _cluster(folder: Path) -> Iterator[str]:
     """Run a scheduler with two workers of one thread each; yield its address."""
+    from distributed import Client
+
     file = folder / "scheduler.json"
     with ExitStack() as stack:
         options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
@@ -66,7 +68,11 @@ def _cluster(folder: Path) -> Iterator[str]:
         for name in ("one", "two"):
             options = ["--scheduler-file", str(file), "--no-nanny", "--nthreads", "1", "--no-dashboard"]
             stack.enter_context(_running(folder / name, "worker", *options, "--host", "127.0.0.1"))
-        yield _address_when_ready(file)
+        wait_until(file.exists, 60, interval=0.1)
+        with Client(scheduler_file=str(file)) as client:  # type: ignore[no-untyped-call]
+            client.wait_for_workers(2, timeout=60)
+            address = str(client.scheduler.address)
+        yield address
     gc.collect()
 
 
@@ -85,17 +91,6 @@ def address(shared_proxy: FaultyProxy, killed: Path, tmp_path_factory: pytest.Te
             yield address
 
 
-def _address_when_ready(file: Path) -> str:
-    from distributed import Client
-
-    deadline = time.monotonic() + 60
-    while not file.exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    with Client(scheduler_file=str(file)) as client:  # type: ignore[no-untyped-call]
-        client.wait_for_workers(2, timeout=60)
-        return str(client.scheduler.address)
-
-
 def _spec(folder: Path, again: int = 1, **fields: Any) -> BuildSpec:
     """Return a build of 4 x 100 documents, each of which repeats its line `again` times."""
     for name in "abcd":
@@ -103,13 +98,6 @@ def _spec(folder: Path, again: int = 1, **fields: Any) -> BuildSpec:
         write_jsonl(folder / "input" / f"{name}.jsonl", texts)
     source = {"kind": "jsonl", "path": str(folder / "input" / "*.jsonl")}
     return make_spec(folder / "store", [source], **{"shard_tokens": 3000 * again, **fields})
-
-
-def _elsewhere(spec: BuildSpec, folder: Path) -> BuildSpec:
-    """Return the same build with processes of this machine and another store."""
-    return BuildSpec.model_validate(
-        spec.model_dump() | {"store": str(folder / "direct"), "runner": {"kind": "process"}}
-    )
 
 
 @full_only
@@ -175,6 +163,7 @@ def test_a_cluster_that_shares_only_s3_changes_no_bytes_even_if_a_worker_is_kill
     assert killed.exists()
     encoded = [event.num_documents for event in seen if isinstance(event, progress.Advanced)]
     assert sum(encoded) >= 2 * 400  # tokenize and shuffle
-    same = _elsewhere(spec, tmp_path)
+    here = {"store": str(tmp_path / "direct"), "runner": {"kind": "process"}}
+    same = BuildSpec.model_validate(spec.model_dump() | here)
     assert listed_files(spec, result["version"]) == listed_files(same, build(same).version)
     assert listed_files(spec, result["version"], ".tok") == listed_files(local, build(local).version, ".tok")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prefect.utilities.callables import parameter_schema
@@ -115,18 +116,8 @@ def test_no_name_of_a_file_counts_as_html_or_markdown(monkeypatch: pytest.Monkey
     monkeypatch.setattr(artifacts, "create_markdown_artifact", lambda text, **_: written.append(text))
     name = "a|<img src=x onerror=alert(1)>`[b](http://c)\n## d\u202e"
     damage = DamagedFile(file=name, what=name, next_step=name)
-    artifacts.show_verification(
-        "data",
-        {
-            "reference": f"{name}@latest",
-            "version": None,
-            "files": 1,
-            "bytes": 1,
-            "documents_encoded_again": 0,
-            "damages": [damage],
-            "warnings": [name],
-        },
-    )
+    result: Any = {"reference": f"{name}@latest", "version": None, "files": 1, "bytes": 1, "documents_encoded_again": 0}
+    artifacts.show_verification("data", result | {"damages": [damage], "warnings": [name]})
     (page,) = written
     assert "<" not in page
     assert page.count("&lt;img src=x onerror=alert(1)&gt;") == 5

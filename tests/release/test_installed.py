@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders.datasets import build, jsonl_spec
+from tests.builders.datasets import build, lines_spec
 from tests.builders.distributions import CONSTRAINTS, ROOT, Distributions, Installation
 from tests.counts import full_only
 from tokenloom import __version__
@@ -40,7 +40,7 @@ print(losses[0], np.mean(losses[-5:]), "torch" in sys.modules)
 def reference(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A version of bytes of our own sources, which any installation can train on."""
     texts = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "tokenloom").glob("*.py"))]
-    spec = jsonl_spec(tmp_path_factory.mktemp("corpus"), texts * 3, tokenizer={"kind": "byte"})
+    spec = lines_spec(tmp_path_factory.mktemp("corpus"), texts * 3, tokenizer={"kind": "byte"})
     return f"{spec.store}/data@{build(spec).version}"
 
 

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders.chats import CHATML, chat_tokenizer, conversation, write_rows
+from tests.builders.chats import CHATML, chat_tokenizer, conversation
 from tests.builders.datasets import write_jsonl, write_parquet
 from tests.builders.distributions import CONSTRAINTS, ROOT, Distributions, Installation, python_of
+from tests.builders.row_files import write_rows
 from tests.counts import SUMMARY, full_only
 
 pytestmark = [full_only, pytest.mark.timeout(3600)]

@@ -69,20 +69,16 @@ def _handler(hub: ModelHub) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def do_HEAD(self) -> None:
-            self._answer(has_body=False)
-
         def do_GET(self) -> None:
-            self._answer(has_body=True)
-
-        def _answer(self, has_body: bool) -> None:
             status, headers, data = hub.answer(self.path)
             self.send_response(status)
             for name, value in (headers | {"Content-Length": str(len(data)), "Connection": "close"}).items():
                 self.send_header(name, value)
             self.end_headers()
-            if has_body:
+            if self.command == "GET":
                 self.wfile.write(data)
+
+        do_HEAD = do_GET  # noqa: N815
 
         def log_message(self, format: str, *args: Any) -> None:
             """Log nothing."""

@@ -65,14 +65,19 @@ def sent_through(proxy: FaultyProxy) -> Iterator[None]:
         yield
 
 
-def put(url: str, key: str, data: bytes = b"") -> None:
-    """Write an object; with an empty key, create the bucket."""
+def _request(method: str, url: str, path: str, data: bytes | None = None) -> bytes:
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
-    connection.request("PUT", quote(f"/{BUCKET}/{key}"), data, HEADERS)
+    connection.request(method, path, data, HEADERS)
     response = connection.getresponse()
     body = response.read()
     connection.close()
     assert response.status == 200, body
+    return body
+
+
+def put(url: str, key: str, data: bytes = b"") -> None:
+    """Write an object; with an empty key, create the bucket."""
+    _request("PUT", url, quote(f"/{BUCKET}/{key}"), data)
 
 
 def upload(url: str, folder: Path, key: str) -> None:
@@ -87,7 +92,7 @@ def download(url: str, key: str, folder: Path) -> None:
     for name in keys(url, f"{key}/"):
         path = folder / name.removeprefix(f"{key}/")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(_get(url, quote(f"/{BUCKET}/{name}")))
+        path.write_bytes(_request("GET", url, quote(f"/{BUCKET}/{name}")))
 
 
 def keys(url: str, prefix: str) -> list[str]:
@@ -95,21 +100,11 @@ def keys(url: str, prefix: str) -> list[str]:
     found: list[str] = []
     while True:
         after = f"&start-after={quote(found[-1], safe='')}" if found else ""
-        page = _get(url, f"/{BUCKET}?list-type=2&prefix={quote(prefix, safe='')}{after}").decode()
+        page = _request("GET", url, f"/{BUCKET}?list-type=2&prefix={quote(prefix, safe='')}{after}").decode()
         names = [unescape(name) for name in re.findall("<Key>(.*?)</Key>", page)]
         found += names
         if not names or "<IsTruncated>true" not in page:
             return found
-
-
-def _get(url: str, path: str) -> bytes:
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
-    connection.request("GET", path, headers=HEADERS)
-    response = connection.getresponse()
-    body = response.read()
-    connection.close()
-    assert response.status == 200, body
-    return body
 
 
 def _serve() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.builders.datasets import build, jsonl_spec
+from tests.builders.datasets import build, lines_spec
 from tokenloom.errors import StoreError
 from tokenloom.storage import open_shard
 from tokenloom.storage.cache import default_cache_folder
@@ -37,7 +37,7 @@ class _Built:
 
     def __init__(self, folder: Path) -> None:
         texts = [f"text number {i}: " + "abc " * (i % 40) for i in range(300)]
-        self.spec = jsonl_spec(folder, texts, shard_tokens=5000)
+        self.spec = lines_spec(folder, texts, shard_tokens=5000)
         store = dataset_store(self.spec.store, "data")
         self.manifest = load_manifest(store, build(self.spec).version)
         self.store = _CountingStore(store.root)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.builders.damaging import Damager, Made, make_version, restored
-from tests.builders.datasets import build, jsonl_spec
+from tests.builders.datasets import build, lines_spec
 from tests.builders.masks import give_masks
 from tests.counts import SUMMARY, count
 from tokenloom.errors import StoreError
@@ -50,7 +50,7 @@ def test_an_undamaged_version_passes(made: Made) -> None:
 
 @pytest.mark.parametrize("fields", [{"documents": {"deduplicate": False}, "seed": 7}, {"limit": 30, "shard_tokens": 5}])
 def test_other_undamaged_versions_pass(tmp_path: Path, fields: dict[str, Any]) -> None:
-    spec = jsonl_spec(tmp_path, [f"text {i % 40}" for i in range(60)], **fields)
+    spec = lines_spec(tmp_path, [f"text {i % 40}" for i in range(60)], **fields)
     result = verified(f"{spec.store}/data@{build(spec).version}", deep=True)
     assert (result["damages"], result["warnings"]) == ([], [])
     assert result["documents_encoded_again"] >= 30

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders.chats import CHATML, chat_tokenizer, conversation, write_rows
+from tests.builders.chats import CHATML, chat_tokenizer, conversation
 from tests.builders.commands import run_json
+from tests.builders.row_files import write_rows
 from tokenloom.cli.main import main
 
 _CALL = {

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.builders.datasets import build, jsonl_spec
+from tests.builders.datasets import build, lines_spec
 from tests.reader.oracle import PACKINGS, Oracle, make_store
 from tests.without_torch import needs_torch
 from tokenloom import EvaluationPass, TokenDataset, TokenLoader
@@ -28,7 +28,7 @@ class _Built:
 
     def __init__(self, folder: Path) -> None:
         texts = [f"text number {i}: " + "abc " * (i % 13) for i in range(300)]
-        self.spec = jsonl_spec(folder, texts, shard_tokens=1500)
+        self.spec = lines_spec(folder, texts, shard_tokens=1500)
         self.version = build(self.spec).version
         self.reference = f"{self.spec.store}/data"
         self.folder = Path(self.spec.store) / "data" / "versions" / self.version
@@ -64,7 +64,7 @@ def test_indices_outside_of_a_dataset_and_other_values_are_refused(built: _Built
 
 
 def test_a_split_without_documents_says_so_wherever_it_is_read(tmp_path: Path) -> None:
-    spec = jsonl_spec(tmp_path, ["one text", "another"])
+    spec = lines_spec(tmp_path, ["one text", "another"])
     build(spec)
     message = "split 'test': no samples: the split is empty; read another one, or build"
     for packing in PACKINGS:

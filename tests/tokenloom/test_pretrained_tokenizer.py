@@ -16,7 +16,7 @@ import tokenizers
 from huggingface_hub import constants
 from tokenizers import processors
 
-from tests.builders.datasets import build, jsonl_spec, local_store, manifest_json, stored_documents
+from tests.builders.datasets import build, lines_spec, local_store, manifest_json, stored_documents
 from tests.servers.model_hub import ModelHub
 from tests.tokenloom.test_huggingface_tokenizer import train_bpe, train_wordpiece
 from tests.tokenloom.tokenizer_conformance import EOT, encode_each, refused
@@ -305,7 +305,7 @@ def write_spec(folder: Path, tokenizer: dict[str, Any]) -> Path:
 
 def _spec(folder: Path, **fields: Any) -> BuildSpec:
     """Return the spec of a small dataset with the tokenizer of the hub."""
-    return jsonl_spec(folder, ["lorem ipsum", "dolor"], tokenizer=_ON_HUB | fields)
+    return lines_spec(folder, ["lorem ipsum", "dolor"], tokenizer=_ON_HUB | fields)
 
 
 def test_a_model_of_the_hub_brings_its_chat_template(hub: ModelHub) -> None:
