@@ -24,7 +24,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenloom.errors import StoreError
-from tokenloom.storage.stores.local_files import descriptor_of_regular, open_regular, replace_file, translate_errors
+from tokenloom.storage.stores.local_files import (
+    descriptor_of_regular,
+    existing_parent,
+    open_regular,
+    replace_file,
+    translate_errors,
+)
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -56,8 +62,7 @@ def _free_limit(folder: Path) -> int:
     """Return a limit that leaves part of the file system free; the bytes in the cache count as free."""
     import shutil  # most readers need no limit
 
-    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    free = shutil.disk_usage(existing).free + CacheFiles(folder, None).used()
+    free = shutil.disk_usage(existing_parent(folder.absolute())).free + CacheFiles(folder, None).used()
     return max(1, min(_DEFAULT_LIMIT_BYTES, int(_FREE_SHARE * free)))
 
 

@@ -7,6 +7,7 @@ files (spills and their records) are not synced: their checksums show damage.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -62,7 +63,7 @@ class LocalStore(Store):
     def creates_exclusively(self) -> bool:
         """Return True; raise StoreError if it can't be written, or not exclusively. Leaves nothing, also no folder."""
         with translate_errors(self.root, "written"):
-            local_files.check_exclusive(self.local(TMP))
+            _check_exclusive(self.local(TMP))
         return True
 
     def free_bytes(self) -> int | None:
@@ -156,7 +157,7 @@ class LocalStore(Store):
             with translate_errors(final, "written"):
                 for folder in (final.parent, temporaries):
                     self._check_inside(folder)
-                    local_files.make_folder(folder)
+                    make_folder(folder)
                 temporary = temporaries / f"{final.name}.{os.urandom(16).hex()}"
                 with local_files.writing_atomically(final, temporary, durable=durable, exclusive=exclusive) as file:
                     yield file
@@ -191,3 +192,27 @@ class LocalStore(Store):
         for path, file in self.files_below(TMP).items():
             if file.modified < before:
                 self.remove(path)
+
+
+def make_folder(folder: Path) -> None:
+    """Create `folder` and its parents; sync each into the folder above it."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    try:
+        folder.mkdir(exist_ok=True)
+    except FileExistsError as error:  # callers of `create` would read it as "another writer was first"
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
+    local_files.sync_folder(folder.parent)
+
+
+def _check_exclusive(folder: Path) -> None:
+    """Raise OSError unless files can be named exclusively in `folder` or its nearest parent; leaves no file there."""
+    probe = local_files.existing_parent(folder) / f".tokenloom.{os.urandom(16).hex()}"
+    final = probe.with_name(f"{probe.name}.linked")
+    try:
+        probe.touch(exist_ok=False)
+        local_files.name_exclusively(probe, final)
+    finally:
+        for path in (probe, final):
+            path.unlink(missing_ok=True)

@@ -109,18 +109,6 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def make_folder(folder: Path) -> None:
-    """Create `folder` and its parents; sync each into the folder above it."""
-    if folder.is_dir():
-        return
-    make_folder(folder.parent)
-    try:
-        folder.mkdir(exist_ok=True)
-    except FileExistsError as error:  # callers of `create` would read it as "another writer was first"
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
-    sync_folder(folder.parent)
-
-
 def file_sha256(file: IO[bytes]) -> str:
     """Return the SHA-256 of all bytes of an open file, in hexadecimal."""
     import hashlib  # OpenSSL takes 3 ms to load, and most readers hash no file
@@ -180,18 +168,6 @@ def name_exclusively(source: Path, final: Path) -> None:
             os.link(beside, final)
         finally:
             beside.unlink(missing_ok=True)
-
-
-def check_exclusive(folder: Path) -> None:
-    """Raise OSError unless files can be named exclusively in `folder` or its nearest parent; leaves no file there."""
-    probe = existing_parent(folder) / f".tokenloom.{os.urandom(16).hex()}"
-    final = probe.with_name(f"{probe.name}.linked")
-    try:
-        probe.touch(exist_ok=False)
-        name_exclusively(probe, final)
-    finally:
-        for path in (probe, final):
-            path.unlink(missing_ok=True)
 
 
 def existing_parent(path: Path) -> Path:

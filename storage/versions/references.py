@@ -119,9 +119,3 @@ def why_missing(store: Store, reference: Reference) -> str:
         f"{reference}: no {kind} {reference.name!r}; tags: {', '.join(tags) or 'none'}; `tokenloom ls {store.root}` "
         "lists the versions, of 16 hexadecimal digits each; a beginning of 4 or more that no other has is enough"
     )
-
-
-def datasets_in(store: Store) -> list[str]:
-    """Return the names of the datasets of a store in which something was published, sorted."""
-    names = filter(NAME_PATTERN.match, store.names(""))
-    return sorted(name for name in names if any(store.exists(f"{name}/{part}") for part in ("versions", "tags")))

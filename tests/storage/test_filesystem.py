@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from tests.storage.conformance import creates
 from tokenloom.errors import StoreError
 from tokenloom.storage.stores import local_files
-from tokenloom.storage.stores.local import LocalStore
-from tokenloom.storage.stores.local_files import make_folder
+from tokenloom.storage.stores.local import LocalStore, make_folder
 from tokenloom.storage.stores.store import TMP, join_ranges
 
 PATH = "versions/0123456789abcdef/train/000000.tok"

@@ -16,7 +16,6 @@ from tokenloom.storage.versions.build_record import find_build_record
 from tokenloom.storage.versions.published import is_dataset, published_versions, read_inputs
 from tokenloom.storage.versions.references import (
     dataset_store,
-    datasets_in,
     names_version,
     parse_reference,
     resolve,
@@ -203,4 +202,6 @@ def _store_of(text: str) -> Store | None:
     if names_version(text):
         return None
     folder = open_store(text)
-    return folder if not is_dataset(folder) and datasets_in(folder) else None
+    names = [] if is_dataset(folder) else filter(NAME_PATTERN.match, folder.names(""))
+    has_datasets = any(folder.exists(f"{name}/{part}") for name in names for part in ("versions", "tags"))
+    return folder if has_datasets else None
