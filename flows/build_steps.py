@@ -23,6 +23,7 @@ from tokenloom.tasks.building.assign import assign_shards
 from tokenloom.tasks.building.check import RUN_DOCUMENTS, compare_documents
 from tokenloom.tasks.building.documents import preload_encoder
 from tokenloom.tasks.building.input_messages import disk_messages, input_messages, left_out_messages
+from tokenloom.tasks.building.marking import mark_file, mark_jobs
 from tokenloom.tasks.building.plan import (
     MIN_FAST_BYTES,
     BuildPlan,
@@ -142,6 +143,8 @@ def _encode_and_publish(
     num_bytes = 0 if plan.spec.limit else sum(part.num_bytes for part in plan.partitions)
     with _step("tokenize", seconds, num_bytes, "partitions", len(plan.partitions)), _explaining_bad_rows(plan):
         plan = _encode(plan, runner)
+    if plan.build.marks is not None:
+        _mark(plan, runner, write_plan, seconds)
     with _step("assign", seconds):
         assignment = runner.one("assign", lambda: assign_shards(plan))
     num_tokens = sum(total.tokens for total in assignment.totals.values())
@@ -159,6 +162,14 @@ def _encode_and_publish(
         write_plan(())  # it may be old if this machine was suspended
         facts = runner.one("publish", lambda: publish_version(plan, assignment, records, measured, seconds))
     return plan, facts
+
+
+def _mark(plan: BuildPlan, runner: Runner, write_plan: WritePlan, seconds: dict[str, float]) -> None:
+    """Evaluate the marks of all documents that no earlier build evaluated."""
+    with _step("mark", seconds, sum(part.num_bytes for part in plan.partitions), "files", len(plan.inputs)):
+        names, jobs = mark_jobs(plan)
+        write_plan(names)
+        runner.each("mark", partial(mark_file, plan.build), [Job(job[0][0].file.path, job) for job in jobs])
 
 
 def _encode(plan: BuildPlan, runner: Runner) -> BuildPlan:

@@ -58,7 +58,7 @@ class Documents:
     """All documents of a version.
 
     `splits` are the names of the splits, `input_sources` the source of each input; rows name both by index. `key_seed`
-    is the seed, if keys depend on nothing but it and the content, None if duplicates are kept. `num_documents` are in
+    is the seed, if keys depend on nothing but it and the content, None if a content has several. `num_documents` are in
     all splits. `batches` yields the documents of a split, by its index, sorted by key, some at a time.
     """
 
@@ -77,7 +77,7 @@ def version_documents(tables: VersionTables) -> Documents:
     return Documents(
         list(tables.manifest.splits),
         [entry.source for entry in tables.inputs],
-        tables.spec.seed if tables.rules.deduplicate else None,
+        tables.key_seed,
         tables.manifest.num_documents,
         partial(_batches, tables),
     )
@@ -85,7 +85,7 @@ def version_documents(tables: VersionTables) -> Documents:
 
 def _batches(tables: VersionTables, split: int) -> Iterator[Rows]:
     """Yield the documents of a split, up to 65,536 at a time; raises FormatError if rows would be counted wrongly."""
-    last_key, seed = 0, tables.spec.seed if tables.rules.deduplicate else None
+    last_key, seed = 0, tables.key_seed
     for number, entry in enumerate(list(tables.manifest.splits.values())[split].shards):
         table = tables.open(entry, _READ_BYTES)
         for columns in table.batches():

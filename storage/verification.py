@@ -129,12 +129,12 @@ def manifest_problems(manifest: Manifest) -> Iterator[str]:
     """Yield where a manifest contradicts itself."""
     rows, splits = manifest.rows, manifest.splits.values()
     for fate, count, total in (
-        ("kept", rows.kept, manifest.num_documents),
+        ("kept", rows.kept, manifest.num_documents - rows.copies),
         ("duplicates", rows.duplicates, sum(split.duplicates for split in splits)),
     ):
         if count != total:
             yield f"{counted(count, 'row')} {fate}, the splits have {total:,}"
-    fates = sum(count for fate, count in manifest.row_counts.items() if fate != "read")
+    fates = sum(count for fate, count in manifest.row_counts.items() if fate not in ("read", "copies"))
     if rows.read != fates:
         yield f"{counted(rows.read, 'row')} read, {fates:,} accounted for"
     if bool(rows.quarantined) != (QUARANTINE in manifest.files):

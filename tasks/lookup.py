@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from tokenloom.chat.conversation import canonical, version_chat
 from tokenloom.chat.layouts import normalized, recognized
 from tokenloom.errors import BadConversation, InputError, SpecError, message_of
-from tokenloom.storage.formats.document_table import DocumentColumns
-from tokenloom.storage.formats.keys import content_digits, words_of
+from tokenloom.storage.formats.document_table import DocumentColumns, Origin
+from tokenloom.storage.formats.keys import content_digits, digests_of, words_of
 from tokenloom.storage.formats.manifest import BUILD, QUARANTINE, InputEntry, ShardEntry
 from tokenloom.storage.stores.local_files import read_regular
 from tokenloom.storage.stores.remote_errors import is_transient, reason_of
@@ -30,6 +30,8 @@ from tokenloom.storage.versions.published import read_tokenizer_files, version_p
 from tokenloom.tasks.building.check import located, read_rows
 from tokenloom.tasks.building.documents import document_encoder
 from tokenloom.tasks.building.inputs import InputFile, find_input
+from tokenloom.tasks.building.marks.evaluation import explain
+from tokenloom.tasks.building.marks.files import EXCLUDED
 from tokenloom.tasks.quarantine import quarantine_reason
 from tokenloom.tasks.rules import (
     CONVERSATION,
@@ -37,8 +39,7 @@ from tokenloom.tasks.rules import (
     TEXT,
     DocumentForm,
     form_of,
-    is_excluded,
-    read_exclusions,
+    read_list,
     transformed,
 )
 from tokenloom.tasks.running import progress
@@ -55,7 +56,7 @@ if TYPE_CHECKING:  # importing it takes as long as reading a gigabyte
 
 
 Status = Literal[  # docs/guides/trace.md says what each means
-    "found", "duplicate", "filtered", "excluded", "quarantined", "not_found"
+    "found", "duplicate", "filtered", "excluded", "marked", "quarantined", "not_found"
 ]
 _READERS = 8  # tables read at the same time
 _MAX_COMPARED = 2000  # paths among which one that is close is looked for
@@ -63,10 +64,7 @@ _MAX_COMPARED = 2000  # paths among which one that is close is looked for
 
 @dataclass(frozen=True)
 class Lookup:
-    """The result of a lookup: its status, the reason in words, the content that was looked up, and the documents.
-
-    `content` is None if the text of a row could not be read.
-    """
+    """The result of a lookup: its status, the reason in words, the content, None if unknown, and the documents."""
 
     status: Status
     reason: str
@@ -85,6 +83,7 @@ class SourceRow:
     text: str | bytes | None
     exists: bool = True
     passes_filter: bool = True
+    id: str | None = None
     form: DocumentForm = TEXT
 
 
@@ -93,8 +92,7 @@ class Lookups:
 
     Args:
         tables: those of the version.
-        spec: the path of the user's spec, which says where the sources are, and has the transform, if there is one;
-            None for the spec in build.json.
+        spec: the path of the user's spec, with its places and its transform; None for the spec in build.json.
 
     Raises SpecError if the user's spec is wrong, or not that of the version.
     """
@@ -197,7 +195,8 @@ class Lookups:
             raise InputError(f"{file.url}: it has changed since the build")
         transform = spec.documents.transform.function if spec.documents.transform else None
         for found, _ in read_rows(file, [row], transform):
-            return SourceRow(found.texts[0].as_py(), form=form_of(file.options))
+            own = None if found.ids is None else found.ids[0].as_py()
+            return SourceRow(found.texts[0].as_py(), form=form_of(file.options), id=own)
         if file.options.get("filter") and _has_row(file, row):
             return SourceRow(None, passes_filter=False)
         return SourceRow(None, exists=False)
@@ -233,7 +232,20 @@ class Lookups:
             return Lookup("duplicate", reason, content, documents)
         if why := self._why_filtered(found.text, found.form):
             return Lookup("filtered", why, content)
+        here: Origin = {"source": entry.source, "path": entry.path, "row": row, "content": content, "id": found.id}
+        why, marks = self.marks_of(here)
+        if why and why != EXCLUDED:
+            shown = "".join(f", {name} = {value}" for name, value in marks.items())
+            return Lookup("marked", f"its marks leave it out ({why}){shown}", content)
         return self._absent(content)
+
+    def marks_of(self, document: Origin) -> tuple[str, dict[str, Any]]:
+        """Return what drops a document of a row, "" if nothing, and its marks; {} if they are others now."""
+        if self._spec is None or self._tables.rules.marks is None:
+            return "", {}
+        with suppress(InputError):
+            return explain(self._spec, self._tables, document)
+        return "", {}
 
     def _absent(self, content: str) -> Lookup:
         """Tell a content that is excluded from one that is not found."""
@@ -241,7 +253,7 @@ class Lookups:
         if self._tables.rules.exclude and url:
             words = words_of(bytes.fromhex(content))
             with suppress(InputError):
-                if is_excluded(read_exclusions(url), words[:1], words[1:])[0]:
+                if digests_of(words[np.newaxis])[0] in read_list(url, "content"):
                     return Lookup("excluded", f"documents.exclude lists it now: {url}", content)
         return Lookup("not_found", f"no document has the content {content}", content)
 
@@ -254,10 +266,7 @@ class Lookups:
         return f"{QUARANTINE} lists it as {reason}: {REASONS.get(reason, 'a bad row')}" if reason else ""
 
     def _why_filtered(self, text: str | bytes | None, form: DocumentForm) -> str:
-        """Say which rule of the version leaves out a text after the transform; "" if none does.
-
-        The template of a conversation must render it with a target.
-        """
+        """Say which rule of the version, or template, leaves out a text after the transform; "" if none does."""
         rules = self._tables.rules
         if text is None:
             return "documents.transform leaves it out" if rules.transform else "it has no text"

@@ -230,7 +230,7 @@ def _leftovers(store: Store, before: float, versions: Collection[str]) -> dict[s
     used = planned_spills(store, [path.rpartition("/")[2][:16] for path in plans if plans[path].modified >= before])
     for version in sorted(versions) if spills else ():
         with suppress(WorkError):  # missing or damaged: the next build makes it again, and its spills
-            used.update(spill.name for spill in read_assignment(store, version).spills)
+            used.update(name for spill in read_assignment(store, version).spills for name in (spill.name, spill.marked))
     return {
         "spills": {p: file for p, file in spills.items() if p.rpartition("/")[2].partition(".")[0] not in used},
         "temporary files": {path: file for path, file in old(TMP).items() if path != _PROBE},

@@ -161,7 +161,7 @@ def _with_layouts(spec: BuildSpec, manifest: Manifest) -> BuildSpec:
 
 def _comparable(identity: Mapping[str, Any]) -> dict[str, Any]:
     """Return a spec's identity without the hashes of files that it names, and with lists in place of tuples."""
-    documents = {key: value for key, value in identity["documents"].items() if key != "exclude"}
+    documents = {key: value for key, value in identity["documents"].items() if key not in ("exclude", "marks")}
     chat = {key: value for key, value in identity.get("chat", {}).items() if key not in _OF_BUILD}
     compared = given_options({**identity, "documents": documents, "chat": chat})
     return json.loads(json.dumps(compared))  # type: ignore[no-any-return]

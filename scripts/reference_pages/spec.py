@@ -52,7 +52,8 @@ def keys(model: type[BaseModel]) -> list[Key]:
     """Return the keys of a model, without its kind."""
     schemas = model.model_json_schema()["properties"]
     fields = {name: field for name, field in model.model_fields.items() if name != "kind"}
-    return [Key(name, _facts(field, schemas[name]), field.description or "") for name, field in fields.items()]
+    named = {field.alias or name: field for name, field in fields.items()}
+    return [Key(name, _facts(field, schemas[name]), field.description or "") for name, field in named.items()]
 
 
 def page() -> str:

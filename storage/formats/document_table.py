@@ -78,6 +78,7 @@ class Origin(TypedDict):
     row: int
     content: str
     id: NotRequired[str | None]  # if a source of the version names ids
+    copy: NotRequired[int]  # if the version repeats documents: its number among its copies, 0 for the first
 
 
 class DocumentColumns(NamedTuple):

@@ -26,6 +26,8 @@ SEED_SPACE = 2**56  # seeds lie in [0, SEED_SPACE)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1 = np.uint64(0xBF58476D1CE4E5B9)
 _M2 = np.uint64(0x94D049BB133111EB)
+Digests = NDArray[np.bytes_]  # hashes of contents or ids, 16 bytes each, which sort and compare as contents do
+DIGEST_DTYPE = np.dtype("S16")
 
 
 class Purpose(IntEnum):
@@ -35,6 +37,8 @@ class Purpose(IntEnum):
     SPLIT = 2
     SHARD_ORDER = 4  # the order of shards in an epoch: reader/order.py; 3 is not reused
     SAMPLE_ORDER = 5
+    COPY = 6  # the order of the further copies of a document
+    REPEAT = 7  # whether a document has one copy more
 
 
 def content_hashes(data: AnyBuffer, offsets: NDArray[np.int64], purpose: bytes = b"") -> UInt64s:
@@ -57,6 +61,11 @@ def content_hashes(data: AnyBuffer, offsets: NDArray[np.int64], purpose: bytes =
 def words_of(digest: bytes) -> UInt64s:
     """Return the big-endian 64-bit words of `digest`, (len(digest) / 8,) uint64."""
     return np.frombuffer(digest, dtype=">u8").astype(np.uint64)
+
+
+def digests_of(content: UInt64s) -> Digests:
+    """Return (n, 2) contents as (n,) digests."""
+    return np.ascontiguousarray(content, ">u8").view(DIGEST_DTYPE)[:, 0]
 
 
 def content_digits(content: UInt64s) -> str:
@@ -102,6 +111,11 @@ def order_keys_with_duplicates(content: UInt64s, seed: int, fingerprint: str, ro
     """
     source = words_of(xxhash.xxh3_128_digest(fingerprint.encode()))
     return mix64(Purpose.ORDER, seed, (content[:, 0], content[:, 1], source[:1], source[1:], rows))
+
+
+def copy_keys(keys: UInt64s, number: UInt64s) -> UInt64s:
+    """Return the (n,) order keys of further copies: of the documents' own keys, and the copies' numbers from 1 on."""
+    return mix64(Purpose.COPY, 0, (keys, number))
 
 
 def split_bounds(shares: Sequence[tuple[str, float]]) -> list[tuple[int, int, int]]:

@@ -10,7 +10,7 @@ import gc
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, TypedDict, cast
 
 from tokenloom.errors import FormatError
@@ -127,7 +127,7 @@ class SplitEntry:
 
 @dataclass(frozen=True, slots=True)
 class RowCounts:
-    """The rows that were read, and how many were left out at each step of a build, or kept."""
+    """The rows that were read, and how many were left out at each step of a build, or kept; `copies` of those."""
 
     read: Count
     filtered: Count
@@ -135,6 +135,8 @@ class RowCounts:
     quarantined: Count
     duplicates: Count
     kept: Count
+    marked: Count = field(default=0, metadata={"absent": 0})
+    copies: Count = field(default=0, metadata={"absent": 0})
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,8 +106,12 @@ def canonical_json(value: object) -> bytes:
 
 
 def fields_of(record: DataclassInstance) -> JsonObject:
-    """Return the fields of a record by name; records inside it stay records, which canonical_json writes too."""
-    return {field.name: getattr(record, field.name) for field in fields(record)}
+    """Return the fields of a record by name; records inside it stay records, which canonical_json writes too.
+
+    A field with the metadata {"absent": VALUE} is left out if it has that value.
+    """
+    pairs = ((field, getattr(record, field.name)) for field in fields(record))
+    return {field.name: value for field, value in pairs if value != field.metadata.get("absent", MISSING)}
 
 
 def sha256_of(value: object) -> str:

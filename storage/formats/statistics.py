@@ -81,6 +81,20 @@ class EncodedCounts:
     filtered: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class MarkCounts:
+    """What marks make of documents: those that stay by split, with their further `copies`, and the others.
+
+    `removed` counts the documents that each list dropped, and the expressions "keep" and "repeat"; "excluded" are those
+    of documents.exclude. `values` says how many documents have each value of a mark, numbers rounded to two digits.
+    """
+
+    splits: dict[str, DocumentCounts]
+    copies: DocumentCounts
+    removed: dict[str, DocumentCounts]
+    values: dict[str, dict[str, int]]
+
+
 class DocumentCounter:
     """Measures documents batch by batch.
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+import math
+from dataclasses import dataclass, field
+from typing import Annotated, NamedTuple, cast
 
 from tokenloom.errors import FormatError
 from tokenloom.storage.formats.keys import SEED_SPACE
 from tokenloom.storage.formats.manifest import BUILD, MANIFEST, Manifest
 from tokenloom.storage.formats.records import JsonObject, Rule, decode_record, parse_json
-from tokenloom.storage.formats.statistics import DocumentStatistics, EncodedCounts
+from tokenloom.storage.formats.statistics import DocumentStatistics, EncodedCounts, MarkCounts
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import version_path
 
@@ -42,8 +43,8 @@ class BuildRecord:
 
     `spec` is the whole spec with its secrets redacted, `inputs` are URLs, `seconds` are by step, `measured` is what the
     checks before publishing found, `encoders` are the fast encoders, by name and version. `statistics` are by split,
-    `encoded` by source; `gates` are those that the spec sets. `at` (ISO 8601 in UTC) and `by` say when and by whom it
-    was published.
+    `encoded` and `marks` by source; `gates` are those that the spec sets. `at` (ISO 8601 in UTC) and `by` say when
+    and by whom it was published.
     """
 
     spec: JsonObject
@@ -59,6 +60,7 @@ class BuildRecord:
     gates: list[GateResult]
     at: str
     by: str
+    marks: dict[str, MarkCounts] = field(default_factory=dict, metadata={"absent": {}})
 
 
 def decode_build(data: bytes, place: str) -> BuildRecord:
@@ -96,6 +98,13 @@ class DocumentOptions:
     exclude: str | None = None
     transform: object = None
     without_target: str = "drop"
+    marks: JsonObject | None = None
+
+    @property
+    def max_copies(self) -> int:
+        """The largest number of copies that a document may have."""
+        repeat = cast(dict[str, dict[str, float]], (self.marks or {}).get("repeat") or {})
+        return math.ceil(max(repeat.get("times", {}).values(), default=1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from functools import lru_cache
 from tokenloom.errors import FormatError, StoreError, WorkError
 from tokenloom.storage.formats.manifest import ShardEntry
 from tokenloom.storage.formats.records import Record, decode_record, parse_json, sign
-from tokenloom.storage.formats.statistics import DocumentCounts, DocumentStatistics, EncodedCounts
+from tokenloom.storage.formats.statistics import DocumentCounts, DocumentStatistics, EncodedCounts, MarkCounts
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.build_record import EncoderUse
 
@@ -151,7 +151,8 @@ ASSIGNMENT = "assignment.json"
 class SpillEntry:
     """One spill to read: its partition's name, its index there, length and checksum, and the index of its input.
 
-    `source_index` is the position of the input's source in Assignment.sources. Entries are in the order of inputs.
+    `source_index` is the position of the input's source in Assignment.sources. `marked` names the marks of its
+    documents, "" without marks; `is_copy` is True for a spill of further copies. Entries are in the order of inputs.
     """
 
     name: str
@@ -160,6 +161,8 @@ class SpillEntry:
     checksum: str
     input_index: int
     source_index: int
+    marked: str = ""
+    is_copy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +191,8 @@ class Assignment:
     """The input and output of the shuffle; `totals` are by split, with duplicates, `encoders` by fast encoder.
 
     `sources` are the names of the sources, `encoded` the counts of each. `not_read` and `quarantined` count rows
-    of all inputs; those that were not read are among the filtered ones.
+    of all inputs; those that were not read are among the filtered ones. `marks` are counts of
+    the documents of each source, {} without marks.
     """
 
     spills: list[SpillEntry]
@@ -199,6 +203,7 @@ class Assignment:
     encoders: dict[str, EncoderUse]
     sources: list[str]
     encoded: dict[str, EncodedCounts]
+    marks: dict[str, MarkCounts] = field(default_factory=dict)
 
 
 def build_path(version: str, name: str) -> str:
@@ -222,13 +227,15 @@ def _parse(data: bytes, place: str) -> Assignment:  # the same for every shard t
 class ShardRecord(ShardEntry):
     """A shard as it was written: its entry in the manifest, and figures, all with defaults, that only its build needs.
 
-    `duplicates` and `excluded` count documents that were left out, `left_tokens` the tokens of both. `max_id` is the
-    largest token id, -1 if there is none; `bad_ends` counts documents that do not end with end-of-text. `encoders` are
-    the fast encoders that encoded spills of the build. `statistics` describe its documents.
+    `duplicates` counts documents that were left out, `copies` further copies among `documents`, `left_copies` copies
+    that were left out as duplicates, `left_tokens` the tokens of all that were. `max_id` is the largest token id, -1 if
+    there is none; `bad_ends` counts documents that do not end with end-of-text. `encoders` are the fast encoders that
+    encoded spills of the build. `statistics` describe its documents.
     """
 
     duplicates: int = 0
-    excluded: int = 0
+    copies: int = 0
+    left_copies: int = 0
     left_tokens: int = 0
     max_id: int = -1
     bad_ends: int = 0

@@ -195,8 +195,8 @@ class Spill:
         self._classes_start = self._tokens_start + num_tokens * self.dtype.itemsize
         self._ids_start = self._classes_start + num_tokens * self.has_classes
 
-    def documents(self, split_index: int, start_key: int, end_key: int) -> AnyArray:
-        """Return the rows of a split with keys in [start_key, end_key), (n,) of TABLE_DTYPE, in order."""
+    def documents(self, split_index: int, start_key: int, end_key: int) -> tuple[int, AnyArray]:
+        """Return the rows of a split with keys in [start_key, end_key), (n,) of TABLE_DTYPE, and the first's number."""
         first, end = self._split_ends[split_index], self._split_ends[split_index + 1]
         # Sampled rows inside the split bracket the wanted ones; rows between two samples are read whole.
         low, high = -(-first // _SAMPLE_ROWS), -(-end // _SAMPLE_ROWS)
@@ -206,12 +206,12 @@ class Spill:
         row_start = max(first, before * _SAMPLE_ROWS)
         row_end = min(end, after * _SAMPLE_ROWS)
         if row_end <= row_start:
-            return np.empty(0, TABLE_DTYPE)
+            return 0, np.empty(0, TABLE_DTYPE)
         size = TABLE_DTYPE.itemsize
         rows = np.frombuffer(self._read(row_start * size, row_end * size), TABLE_DTYPE)
         first_row = int(np.searchsorted(rows["key"], np.uint64(start_key)))
         last_row = int(np.searchsorted(rows["key"], np.uint64(end_key - 1), side="right"))
-        return rows[first_row:last_row]
+        return row_start + first_row, rows[first_row:last_row]
 
     def tokens(self, start: int, end: int) -> Iterator[AnyArray]:
         """Yield the tokens [start, end) of the spill, of its stored type: in parts of 4 MiB if it is local."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tokenloom.errors import InputError
 from tokenloom.spec.syntax import columns_of, parse_filter
 from tokenloom.storage.formats.keys import equal_part
-from tokenloom.storage.formats.statistics import DocumentCounts, EncodedCounts, added
+from tokenloom.storage.formats.statistics import DocumentCounts, EncodedCounts, MarkCounts, added
 from tokenloom.storage.versions.build_record import EncoderUse
+from tokenloom.storage.work.marked import find_marked
 from tokenloom.storage.work.records import (
     ASSIGNMENT,
     Assignment,
@@ -22,7 +24,6 @@ from tokenloom.storage.work.records import (
     write_work_record,
 )
 from tokenloom.tasks.building.plan import BuildPlan, partitions_by_source
-from tokenloom.tasks.rules import write_exclusions
 from tokenloom.tasks.sources.reader import naming_source, with_line
 from tokenloom.wording import NO_TURN_HINT, counted
 
@@ -44,19 +45,26 @@ def assign_shards(plan: BuildPlan) -> Assignment:
         if record is None:
             raise damaged(store, partition_record_path(part.spill_name))
         by_source[source].append(record)
+        origin = part.input_index, sources.index(source)
+        marked = plan.build.marks.name(part.spill_name, record, part.file) if plan.build.marks else ""
         for index, spill in enumerate(record.spills):
-            place = part.spill_name, index, spill.bytes, spill.checksum
-            spills.append(SpillEntry(*place, part.input_index, sources.index(source)))
+            spills.append(SpillEntry(part.spill_name, index, spill.bytes, spill.checksum, *origin, marked))
     check_documents_found(plan, found)
     records = [record for of_source in by_source.values() for record in of_source]
     documents = added((spill.documents for record in records for spill in record.spills), [])
     tokens = added((spill.tokens for record in records for spill in record.spills), [])
     totals = {name: DocumentCounts(documents[i], tokens[i]) for i, (name, _) in enumerate(shares)}
+    cut, marks = totals, dict[str, MarkCounts]()
+    if plan.build.marks:
+        marks = _take_marks(plan, spills)
+        left = added((counts.splits for counts in marks.values()), totals)
+        totals = {split: left[split] for split in totals}
+        cut = totals if plan.spec.documents.marks else cut  # exclusions alone never moved a bound
     assignment = Assignment(
         spills=spills,
         shards=[
             shard
-            for i, (name, total) in enumerate(totals.items())
+            for i, (name, total) in enumerate(cut.items())
             for shard in cut_split(name, i, total, plan.spec.shard_tokens)
         ],
         totals=totals,
@@ -65,11 +73,25 @@ def assign_shards(plan: BuildPlan) -> Assignment:
         encoders=added(({name: EncoderUse(1, r.compared)} for r in records if (name := r.encoder)), {}),
         sources=sources,
         encoded={name: added((r.encoded for r in each), EncodedCounts(0, 0, 0)) for name, each in by_source.items()},
+        marks=marks,
     )
     write_work_record(store, build_path(version, ASSIGNMENT), assignment)
-    if plan.excluded is not None:
-        write_exclusions(store, version, plan.excluded)
     return assignment
+
+
+def _take_marks(plan: BuildPlan, spills: list[SpillEntry]) -> dict[str, MarkCounts]:
+    """Add the spills of further copies; return what marks make of the documents of each source."""
+    store, names = plan.build.store, {entry.marked: entry for entry in spills}
+    marked = find_marked(store, list(names))
+    found: dict[str, list[MarkCounts]] = {}
+    for name, entry in names.items():
+        if name not in marked:
+            raise damaged(store, partition_record_path(name))
+        found.setdefault(plan.spec.source_names()[entry.source_index], []).append(marked[name].counts)
+        for index, spill in enumerate(marked[name].spills):
+            copies = replace(entry, name=name, index=index, num_bytes=spill.bytes, checksum=spill.checksum)
+            spills.append(replace(copies, marked="", is_copy=True))
+    return {source: added(counts, counts[0]) for source, counts in found.items()}
 
 
 def cut_split(split: str, split_index: int, totals: DocumentCounts, shard_tokens: int) -> list[ShardRange]:

@@ -83,6 +83,8 @@ def choose_documents(shards: Sequence[StoredShard], num_inputs: int) -> list[Che
         count = math.ceil(share * shard.entry.documents)
         heads += [(shard, batch.first(count)) for batch in first_batch]
     order = np.lexsort([np.concatenate([getattr(rows, name) for _, rows in heads]) for name in ("row", "input")])
+    places = np.concatenate([np.stack([rows.input, rows.row], axis=1) for _, rows in heads])[order]
+    order = order[np.append(True, (places[1:] != places[:-1]).any(axis=1))]  # further copies have the same row
     num_tokens = np.concatenate([rows.num_tokens for _, rows in heads])
     if len(order) > NUM_SAMPLED or num_tokens.sum() > SAMPLED_TOKENS:
         order = np.concatenate(list(_runs(order, num_tokens, seed=int(shards[0].version, 16))))

@@ -115,14 +115,6 @@ def published_failure(facts: VersionFacts, tag: str, results: Sequence[GateResul
     return GateFailed(message, facts.version, [asdict(result) for result in results])
 
 
-def gate_line(gate: GateResult) -> str:
-    """Return the result of a gate."""
-    if not gate.compared:
-        return f"check {gate.name}: {gate.found}"
-    result = "passed" if gate.passed else "failed"
-    return f"check {gate.name} {result}: expected {gate.expected}, found {gate.found}"
-
-
 def _version_before(facts: VersionFacts, tag: str) -> VersionFacts | str:
     """Return the version that `tag` names, or why there is nothing to compare with."""
     entry = tags.newest(facts.store, tag)

@@ -118,7 +118,7 @@ def find_input(spec: BuildSpec, store: Store, source: str, path: str) -> InputFi
     return next((file for file in files if file.path == path), None)
 
 
-def _listed(spec: BuildSpec, name: str) -> tuple[Options, list[FoundFile], dict[str, int]]:
+def files_of(spec: BuildSpec, name: str) -> tuple[Options, list[FoundFile], dict[str, int]]:
     """Return how to read the files of a source, the files, and how many each pattern leaves out."""
     source, documents = spec.sources[spec.source_names().index(name)], spec.documents
     rules = documents.model_dump(include={"max_bytes", "on_error", "encoding_errors"})
@@ -137,7 +137,7 @@ def _inputs_of(
 
     With `only_path` only that file is fingerprinted, unless its rows depend on the others.
     """
-    options, found, left_out = _listed(spec, source)
+    options, found, left_out = files_of(spec, source)
     is_stream = any("stream" in file.options for file in found)  # the rows of each file depend on all files
     if only_path is not None and not is_stream:
         found = [file for file in found if file.path == only_path]
@@ -176,7 +176,7 @@ def check_all_unchanged(spec: BuildSpec, files: Sequence[InputFile]) -> None:
     listed: dict[str, str | None] = {}
     remote = {file.source for file in files if not file.stamps and not file.fingerprint.startswith(PINNED)}
     for source in sorted(remote):
-        listed |= {file.url: file.fingerprint for file in _listed(spec, source)[1]}
+        listed |= {file.url: file.fingerprint for file in files_of(spec, source)[1]}
     for file in files:
         if file.stamps or file.source not in remote:
             check_unchanged(file)

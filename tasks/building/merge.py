@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from tokenloom.storage.formats.arrays import runs_of, token_dtype
 from tokenloom.storage.formats.classes import TEXT_CLASS
 from tokenloom.storage.stores import open_store
+from tokenloom.storage.work.marked import read_copies
 from tokenloom.storage.work.records import SpillEntry
 from tokenloom.storage.work.segments import as_segments, take_segments
 from tokenloom.storage.work.spill import TABLE_DTYPE, Spill
 from tokenloom.tasks.building.plan import Build
-from tokenloom.tasks.rules import is_excluded
 
 WRITE_TOKENS = 2**20
 GAP_BYTES = 2**20  # reading a smaller gap takes less time than another read of a remote store
@@ -33,7 +33,7 @@ GAP_BYTES = 2**20  # reading a smaller gap takes less time than another read of 
 class Piece:
     """The documents of a key range that stay, in order, and the number of those that are dropped.
 
-    `num_dropped` counts its "duplicates" and "excluded" documents, and "left_tokens", those of both.
+    `counts` has its "duplicates", its further "copies", "left_copies" of identical documents, and "left_tokens".
 
     Shapes: rows (n,) of TABLE_DTYPE, spill_position (n,), ids (n,) large_string or None.
     """
@@ -41,38 +41,31 @@ class Piece:
     rows: NDArray[Any]
     spill_position: NDArray[np.uint32]
     ids: pa.Array | None
-    num_dropped: dict[str, int]
+    counts: dict[str, int]
 
 
-def merge_documents(
-    build: Build,
-    spills: list[SpillEntry],
-    split_index: int,
-    start_key: int,
-    end_key: int,
-    excluded: NDArray[np.uint64] | None,
-) -> Piece:
-    """Read the documents of a split with keys in [start_key, end_key) from all spills.
+def merge_documents(build: Build, spills: list[SpillEntry], split_index: int, start_key: int, end_key: int) -> Piece:
+    """Read the documents of a split with keys in [start_key, end_key) from all spills, but those that marks drop.
 
     They come in the total order (key, content, source, path, row). If the build drops duplicates, the first of
-    identical documents is kept. `excluded` (m, 2) are contents to drop, see read_exclusions.
+    identical documents is kept.
 
     Raises WorkError if a spill is missing or damaged.
     """
     tables, ids = [np.empty(0, TABLE_DTYPE)], [pa.array([], pa.large_string())]
-    num_read = num_excluded = num_tokens = 0
+    num_read = np.zeros(2, np.int64)  # documents, and further copies
+    num_tokens = 0
     for entry in spills:
         spill = recorded_spill(str(build.store.root), entry)
-        rows = spill.documents(split_index, start_key, end_key)
-        num_read += len(rows)
-        num_tokens += int(rows["num_tokens"].sum(dtype=np.uint64))
+        first, rows = spill.documents(split_index, start_key, end_key)
         stays = np.ones(len(rows), dtype=bool)
-        if excluded is not None:
-            stays = ~is_excluded(excluded, rows["content_high"], rows["content_low"])
-            num_excluded += len(rows) - int(stays.sum())
+        if entry.marked:
+            stays = read_copies(build.store, entry.marked, entry.index, first, first + len(rows)) > 0
+        num_read[int(entry.is_copy)] += int(stays.sum())
+        num_tokens += int(rows["num_tokens"][stays].sum(dtype=np.uint64))
         # Drop copies within the file now: a million of them must not stay in memory until the merge.
         if build.rules.deduplicate:
-            stays &= _is_first(rows)
+            stays[stays] = _is_first(rows[stays])
         if build.has_ids:
             ids.append(spill.ids(rows).filter(pa.array(stays)))
         tables.append(rows[stays])
@@ -83,13 +76,15 @@ def merge_documents(
     if build.rules.deduplicate:
         order = order[_is_first(rows[order])]
     rows, position = rows[order], position[order]
+    num_copies = int(np.array([entry.is_copy for entry in spills], bool)[position].sum())
     return Piece(
         rows=rows,
         spill_position=position,
         ids=pa.concat_arrays(ids).take(pa.array(order)) if build.has_ids else None,
-        num_dropped={
-            "duplicates": num_read - num_excluded - len(rows),
-            "excluded": num_excluded,
+        counts={
+            "duplicates": int(num_read[0]) - (len(rows) - num_copies),
+            "copies": num_copies,
+            "left_copies": int(num_read[1]) - num_copies,
             "left_tokens": num_tokens - int(rows["num_tokens"].sum(dtype=np.uint64)),
         },
     )
@@ -102,10 +97,11 @@ def recorded_spill(root: str, entry: SpillEntry) -> Spill:
 
 
 def _is_first(rows: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return whether each row's content differs from the row before it; identical contents are neighbours."""
-    first = np.ones(len(rows), dtype=bool)
-    high, low = rows["content_high"], rows["content_low"]
-    first[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+    """Return whether each row differs from the row before it; identical ones, by key and content, are neighbours."""
+    first = np.zeros(len(rows), dtype=bool)
+    first[:1] = True
+    for name in ("key", "content_high", "content_low"):
+        first[1:] |= rows[name][1:] != rows[name][:-1]
     return first
 
 

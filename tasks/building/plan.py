@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from tokenloom.chat.conversation import ChatDefinition
 from tokenloom.storage.formats.manifest import TokenizerEntry, given_options, version_name
@@ -18,10 +14,12 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tag_moves, tags
 from tokenloom.storage.versions.published import is_published
 from tokenloom.storage.versions.references import dataset_store
+from tokenloom.storage.work.fingerprints import FingerprintMemory
 from tokenloom.storage.work.records import PartitionRecord, find_partition_records
 from tokenloom.storage.work.spill import SPILL_FORMAT
 from tokenloom.tasks.building.inputs import InputFile, LeftOut, list_inputs, with_layouts
-from tokenloom.tasks.rules import ROW_RULES, RowRules, load_transform, read_exclusions
+from tokenloom.tasks.building.marks.files import MarkRules, find_marks
+from tokenloom.tasks.rules import ROW_RULES, RowRules, load_transform
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import bounded
 from tokenloom.tasks.sources import PartitionRange, make_reader
@@ -60,10 +58,10 @@ class Build:
     A worker gets it once for all jobs of a step, and caches the tokenizer that it loads by it.
     `tokenizer` is its entry in the manifest, `definition` its part of the spec; `rules` say which rows become
     documents, `chat` renders conversations, None if no source has any. `has_ids` says that a source names ids,
-    `has_classes` that tokens have classes: those of conversations, or of imported masks. `excludes` says that contents
-    are excluded. `limit` is that of a try-out. `proof` is that of the fast encoder, None if the reference encodes;
-    `overlap` says which texts the reference encodes too. `tokenizer_files` are those of a published version, None for
-    those that the definition names.
+    `has_classes` that tokens have classes: those of conversations, or of imported masks. `limit` is that of a try-out.
+    `proof` is that of the fast encoder, None if the reference encodes; `overlap` says which texts the reference encodes
+    too. `tokenizer_files` are those of a published version, None for those that the definition names. `marks` decide
+    how many copies of a document the version has.
     """
 
     store: Store
@@ -78,8 +76,8 @@ class Build:
     chat: ChatDefinition | None = None
     has_ids: bool = False
     has_classes: bool = False
-    excludes: bool = False
     limit: int | None = None
+    marks: MarkRules | None = None
 
     def chat_of(self, file: InputFile) -> ChatDefinition | None:
         """Return the template and tokens for the rows of a file, None if they are texts."""
@@ -92,7 +90,7 @@ class BuildPlan:
 
     `spec` names the tokenizer as pinned_fields pins it, and the layouts of conversations; `identity` is its identity
     part. `reference` is the tokenizer itself, `eot_of_config` whether only a tokenizer_config.json names its
-    end-of-text token. `excluded` (m, 2) are contents to drop, or None. `tag` is the tag that the build moves: `latest`,
+    end-of-text token. `tag` is the tag that the build moves: `latest`,
     or another one for a try-out; `seen_tag_number` is the number of its newest entry when the plan was made. `left_out`
     counts the files that each pattern of a source's `leave_out` matches. with_partitions adds the rest: `cached` names
     the spills that an earlier build left, `choice` is the encoder of the others.
@@ -101,7 +99,6 @@ class BuildPlan:
     build: Build
     spec: BuildSpec
     identity: dict[str, Any]
-    excluded: NDArray[np.uint64] | None
     published: bool
     tag: str
     seen_tag_number: int
@@ -159,7 +156,8 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
     if spec.has_conversations:
         spec, inputs = with_layouts(spec, inputs)
     identities = [(file.source, file.path, file.fingerprint) for file in inputs]
-    identity, excluded = _identity(spec, chat)
+    marks = _marks(spec, store) if spec.documents.marks or spec.documents.exclude else None
+    identity = _identity(spec, chat, marks)
     version = version_name(identity, identities, tokenizer.fingerprint)
     tag = tags.LATEST if spec.limit is None else tags.TRYOUT
     build = Build(
@@ -174,14 +172,13 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
         chat=chat,
         has_ids=any(file.options.get("id") for file in inputs),
         has_classes=chat is not None or any(file.has_masks for file in inputs),
-        excludes=excluded is not None,
         limit=spec.limit,
+        marks=marks,
     )
     return BuildPlan(
         build=build,
         spec=spec,
         identity=identity,
-        excluded=excluded,
         published=is_published(store, version),
         tag=tag,
         seen_tag_number=tag_moves.newest_number(store, tag),
@@ -199,20 +196,21 @@ def row_rules(spec: BuildSpec) -> RowRules:
     return RowRules(**same, transform=transform, seed=spec.seed, shares=spec.split_shares())
 
 
-def _identity(spec: BuildSpec, chat: ChatDefinition | None) -> tuple[dict[str, Any], NDArray[np.uint64] | None]:
-    """Return the identity part of the spec, and the contents to drop, (m, 2), None if there are none.
+def _marks(spec: BuildSpec, store: Store) -> MarkRules | None:
+    memory = FingerprintMemory(store)
+    marks = find_marks(spec, memory)
+    memory.save()
+    return marks
 
-    Files that the spec names enter by their contents.
-    """
-    identity, path, excluded = spec.identity(), spec.documents.exclude, np.empty((0, 2), np.uint64)
-    if path:
-        excluded = read_exclusions(path, only_hashes=bool(spec.ids_options()))
-    if len(excluded):
-        digest = hashlib.sha256(np.ascontiguousarray(excluded, "<u8").tobytes()).hexdigest()
-        identity["documents"] |= {"exclude": digest}
+
+def _identity(spec: BuildSpec, chat: ChatDefinition | None, marks: MarkRules | None) -> dict[str, Any]:
+    """Return the identity part of the spec; files that the spec names enter by their contents."""
+    identity = spec.identity()
+    if marks is not None:
+        identity["documents"] |= marks.identity()
     if chat is not None:
         identity["chat"] = chat.json()
-    return identity, excluded if len(excluded) else None
+    return identity
 
 
 def cut_file(file: InputFile) -> list[PartitionRange]:

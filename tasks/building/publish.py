@@ -234,6 +234,7 @@ def _build_record(
         encoders=assignment.encoders,
         statistics=statistics,
         encoded=assignment.encoded,
+        marks=assignment.marks,
         gates=[],
         at=tag_moves.now(),
         by=tag_moves.user(),

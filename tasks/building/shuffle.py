@@ -34,7 +34,6 @@ from tokenloom.storage.work.records import (
 )
 from tokenloom.tasks.building.merge import gather_tokens, merge_documents
 from tokenloom.tasks.building.plan import Build
-from tokenloom.tasks.rules import load_exclusions
 from tokenloom.tasks.running import progress
 
 # Small pieces use the same memory again. Of large builds, each piece reads a range of each of many spills.
@@ -80,7 +79,6 @@ def _finished_shard(build: Build, shard: ShardRange, encoders: Collection[str]) 
 def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> ShardRecord:
     store, path = build.store, version_path(build.version, shard.name)
     counts, max_id, keys = Counter[str](), -1, list[str]()  # the first and the last key
-    excluded = load_exclusions(store, build.version) if build.excludes else None
     inputs = np.array([entry.input_index for entry in assignment.spills], np.uint32)  # (n,) for n spills
     sources = np.array([entry.source_index for entry in assignment.spills], np.intp)
     documents = DocumentCounter(assignment.sources)
@@ -93,9 +91,9 @@ def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> Sha
         table = DocumentTableWriter(table_file, build.has_ids, build.has_classes)
         mask = MaskWriter(mask_file) if mask_file else None
         for start_key, end_key in _pieces(shard, len(assignment.spills), build):
-            piece = merge_documents(build, assignment.spills, shard.split_index, start_key, end_key, excluded)
-            counts.update(piece.num_dropped)
-            progress.report(progress.Advanced(done=piece.num_dropped["left_tokens"]))
+            piece = merge_documents(build, assignment.spills, shard.split_index, start_key, end_key)
+            counts.update(piece.counts)
+            progress.report(progress.Advanced(done=piece.counts["left_tokens"]))
             hashes = [np.empty(0, np.uint64)]
             for part, num_tokens, classes in gather_tokens(build, assignment.spills, piece):
                 last = part[np.cumsum(num_tokens, dtype=np.int64) - 1]
@@ -133,7 +131,7 @@ def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> Sha
         first_key=keys[0] if keys else None,
         last_key=keys[-1] if keys else None,
         max_id=max_id,
-        **{name: counts[name] for name in ("duplicates", "excluded", "left_tokens", "bad_ends")},
+        **{name: counts[name] for name in ("duplicates", "copies", "left_copies", "left_tokens", "bad_ends")},
         encoders=tuple(assignment.encoders),
         statistics=documents.statistics(mask.counts() if mask else {}),
     )

@@ -12,14 +12,16 @@ from dataclasses import astuple, replace
 from tokenloom.errors import CheckError, EncoderMismatch, InputError
 from tokenloom.storage.formats.classes import PLAIN_TEXT, ROLE_BITS
 from tokenloom.storage.formats.manifest import RowCounts
-from tokenloom.storage.formats.statistics import EncodedCounts, added
+from tokenloom.storage.formats.statistics import DocumentCounts, EncodedCounts, added
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.build_record import find_build_record
 from tokenloom.storage.versions.published import published_versions
 from tokenloom.storage.versions.stored_shard import StoredShard
+from tokenloom.storage.work.fingerprints import FingerprintMemory
 from tokenloom.storage.work.records import Assignment, ShardRecord, remove_spills_of
 from tokenloom.tasks.building.check import Difference, Sample, choose_documents, divide_by_input
 from tokenloom.tasks.building.inputs import check_all_unchanged
+from tokenloom.tasks.building.marks.files import EXCLUDED, find_marks
 from tokenloom.tasks.building.plan import SAMPLE_BYTES, Build, BuildPlan
 from tokenloom.tasks.building.version_facts import INFERRED
 from tokenloom.tasks.running.steps import Job
@@ -112,6 +114,10 @@ def validate_build(
         InputError: an input changed while the build ran.
     """
     check_all_unchanged(plan.spec, plan.inputs)
+    if marks := plan.build.marks:
+        now = find_marks(plan.spec, FingerprintMemory(plan.build.store))
+        if now is None or now.identity() != marks.identity():
+            raise InputError("documents: a file of marks or exclusions changed while the build ran; build again")
     rows = row_counts(assignment, records)
     _compare_totals(plan, assignment, records, rows)
     _validate_shards(plan, records)
@@ -132,11 +138,12 @@ def _compare_totals(plan: BuildPlan, assignment: Assignment, records: Sequence[S
     """Compare the rows of the inputs with those that were read, and the spills with the shards."""
     for split, totals in assignment.totals.items():
         mine = [record for record in records if record.split == split]
-        documents = sum(record.documents + record.duplicates + record.excluded for record in mine)
+        documents = sum(record.documents + record.duplicates + record.left_copies for record in mine)
         tokens = sum(record.tokens + record.left_tokens for record in mine)
         _require_equal(f"split {split}: documents in spills and in shards", totals.documents, documents)
         _require_equal(f"split {split}: tokens in spills and in shards", totals.tokens, tokens)
-    _require_equal("rows read, and rows kept, dropped and skipped", rows.read, sum(astuple(rows)) - rows.read)
+    num_found = sum(astuple(replace(rows, read=0, copies=0)))
+    _require_equal("rows read, and rows kept, dropped and skipped", rows.read, num_found)
     known = [partition.num_rows for partition in plan.partitions]
     if plan.spec.limit is None and all(count is not None for count in known):
         _require_equal("rows that the inputs claim, and rows read", sum(c or 0 for c in known), rows.read)
@@ -159,12 +166,16 @@ def _validate_shards(plan: BuildPlan, records: Sequence[ShardRecord]) -> None:
 def row_counts(assignment: Assignment, records: Sequence[ShardRecord]) -> RowCounts:
     """Return the manifest's `rows`: the number of rows read, and how many of them were kept, dropped or skipped."""
     total = added(assignment.encoded.values(), EncodedCounts(0, 0, 0))
+    removed = added((counts.removed for counts in assignment.marks.values()), dict[str, DocumentCounts]())
+    excluded = removed.pop(EXCLUDED, DocumentCounts(0, 0)).documents
     return RowCounts(
         read=total.rows,
-        kept=sum(record.documents for record in records),
+        kept=sum(record.documents - record.copies for record in records),
         duplicates=sum(record.duplicates for record in records),
         filtered=total.filtered,
-        excluded=sum(record.excluded for record in records),
+        excluded=excluded,
+        marked=sum(counts.documents for counts in removed.values()),
+        copies=sum(record.copies for record in records),
         quarantined=assignment.quarantined,
     )
 

@@ -91,10 +91,14 @@ class VersionFigures:
         rows = self.facts.manifest.rows
         fates: dict[str, tuple[int, ...]] = {}
         for name, counts in self.sources.items():
+            marks = self.facts.build.marks.get(name) if self.facts.build else None
+            if marks and marks.copies.documents:
+                continue  # how many of its documents are copies is not known
             if self.statistics and (found := self.encoded.get(name)) and found.rows:
                 quarantined, dropped = found.rows - found.filtered - found.documents, found.documents - counts.documents
                 fates[name] = (found.rows, found.filtered, quarantined, dropped, counts.documents)
-        return fates | {"all": (rows.read, rows.filtered, rows.quarantined, rows.duplicates + rows.excluded, rows.kept)}
+        dropped = rows.duplicates + rows.excluded + rows.marked
+        return fates | {"all": (rows.read, rows.filtered, rows.quarantined, dropped, rows.kept)}
 
 
 def collect_for_build(build: Build, version: str) -> VersionFigures:

@@ -56,7 +56,9 @@ def _values(figures: VersionFigures) -> dict[str, Any]:
         "chats": facts.conversations,
         "roles": {role.replace("_", " "): count for role, count in roles.items()},
         "left_out": {
-            name: count for name, count in facts.manifest.row_counts.items() if name not in ("read", "kept") and count
+            name: count
+            for name, count in facts.manifest.row_counts.items()
+            if count and name not in ("read", "kept", "copies")
         },
         "kept": [
             (name, kept / read, percent_of(kept, read)) for name, (read, *_, kept) in figures.fates.items() if read

@@ -39,6 +39,7 @@ _LABELS = {
 #: the result of each timed step of a build, in their order
 STEPS = {
     "tokenize": "text to spills of token ids",
+    "mark": "marks to numbers of copies",
     "assign": "where each document goes",
     "shuffle": "spills to shards in their global order",
     "check": "about 1,000 documents encoded again",

@@ -192,7 +192,7 @@ def is_true(found: Any, part: Comparison | Members, *, parses_numbers: bool) -> 
     """
     wanted = _first_value(part)
     if parses_numbers and isinstance(found, str) and not isinstance(wanted, str):
-        found = _number(found)
+        found = number_of(found)
     if found is None:
         return False
     if not isinstance(found, str if isinstance(wanted, str) else int | float):
@@ -209,7 +209,7 @@ def _first_value(part: Comparison | Members) -> Scalar:
     return part.values[0] if isinstance(part, Members) else part.value
 
 
-def _number(text: str) -> str | float | None:
+def number_of(text: str) -> str | float | None:
     """Return the number that a text spells, None for a blank one; the text itself if it spells none."""
     word = text.strip().lower()
     if word in ("", "true", "false"):

@@ -41,7 +41,7 @@ def _print_table(title: str, kills: Counter[tuple[str, str]]) -> None:
     """Print kills by step (rows) and by what was killed (columns) at the end of the test run."""
     columns = sorted({column for _, column in kills})
     SUMMARY.append(f"{title}\n  " + "step".ljust(9) + "".join(f"{name:>12}" for name in columns))
-    for step in [*STEPS, "done"]:
+    for step in [*STEPS, "mark", "done"]:
         cells = [kills[step, column] for column in columns]
         if step in STEPS or any(cells):
             SUMMARY.append("  " + step.ljust(9) + "".join(f"{cell:>12}" for cell in cells))
@@ -65,7 +65,12 @@ def _running(command: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.timeout(1800)  # the full run kills hundreds of builds, which share a machine with other tests
 def test_build_killed_before_any_operation_resumes_to_the_same_bytes(tmp_path: Path) -> None:
-    (tmp_path / "spec.json").write_text(with_chats(small_spec(tmp_path), tmp_path, 9).model_dump_json())
+    lines = [json.dumps(f"document {i}, said {i % 7} times" * (1 + i % 5)) for i in range(5)]
+    (tmp_path / "removed.txt").write_text("\n".join(lines))
+    marks = [{"path": str(tmp_path / "removed.txt"), "key": "content", "as": "gone"}]
+    documents = {"marks": marks, "keep": "not gone", "repeat": {"by": "gone", "times": {"False": 2}}}
+    spec = with_chats(small_spec(tmp_path, documents=documents), tmp_path, 9)
+    (tmp_path / "spec.json").write_text(spec.model_dump_json())
     time.sleep(_REMEMBERED_SECONDS)
     with _running("every", tmp_path) as driver:
         output, _ = driver.communicate()
@@ -76,7 +81,7 @@ def test_build_killed_before_any_operation_resumes_to_the_same_bytes(tmp_path: P
         f"kill {n} ({k['step']}, {k['operation']}): {k['problem']}" for n, k in enumerate(kills) if k["problem"]
     ]
     assert problems == []
-    assert {kill["step"] for kill in kills} == set(STEPS)
+    assert {kill["step"] for kill in kills} == {*STEPS, "mark"}
     operations = {kill["operation"] for kill in kills}
     assert operations == {"start", "create", "write", "torn write", "fsync", "replace", "link", "mkdir", "unlink"}
 

@@ -49,7 +49,7 @@ def _described(text: str) -> bool:
 def _keys(model: Any, place: str = "") -> dict[str, list[str]]:
     """Return the descriptions of each key of a spec, by its path; it has several if kinds of a block share a name."""
     found: dict[str, list[str]] = {}
-    for name, field in model.model_fields.items():
+    for name, field in ((field.alias or name, field) for name, field in model.model_fields.items()):
         if name != "kind":
             found.setdefault(f"{place}{name}", []).append(field.description or "")
             for inner in () if name == "decode" else models_by_kind(field).values():  # a tokenizer in a tokenizer

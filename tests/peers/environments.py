@@ -1,4 +1,4 @@
-"""Environments with the released packages of other trainers, each of pinned versions, made once and kept in .peers."""
+"""Environments with released packages of other projects, each of pinned versions, made once and kept in .peers."""
 
 from __future__ import annotations
 
@@ -33,9 +33,15 @@ class Environment:
 #: By name. A trainer that takes our loader needs `ours`; one that reads an export does not.
 ENVIRONMENTS = {
     "automodel": Environment(("numpy==2.4.6", _TORCH), alone=("nemo-automodel==0.7.0",)),
+    "curator": Environment(("nemo-curator==1.4.0", _TORCH)),
     "datasets": Environment(("datasets==5.2.0", "tiktoken==0.14.0")),
     "datasets-3": Environment(("datasets==3.6.0",)),
     "datatrove": Environment(("datatrove==0.10.1", "tokenizers==0.23.3", "orjson", _TORCH)),
+    # MinHash needs xxhash 3, and spacy cuts English into words.
+    "datatrove-dedup": Environment(
+        ("datatrove==0.10.1", "tokenizers==0.23.3", "orjson", "spacy==3.8.18", "nltk==3.10.4", "xxhash==3.8.2")
+    ),
+    "dolma": Environment(("dolma==1.2.1",)),
     "jax": Environment(("jax==0.10.2", "grain==0.2.18"), ours=True),
     "litdata": Environment(("litdata==0.2.76", _TORCH, "torchvision==0.28.0", "tiktoken==0.14.0")),
     "megatron": Environment(("megatron-core==0.16.1", _TORCH)),

@@ -114,7 +114,7 @@ def naive(documents: SpillDocuments, split: int, start_key: int, end_key: int) -
 
 
 def read(spill: Spill, split: int, start_key: int, end_key: int) -> list[Row]:
-    rows = spill.documents(split, start_key, end_key)
+    _, rows = spill.documents(split, start_key, end_key)
     ids = [identifier or "" for identifier in spill.ids(rows).to_pylist()]
     found = []
     for (key, high, low, row, start, _, num_tokens, _), identifier in zip(rows.tolist(), ids, strict=True):
@@ -173,7 +173,7 @@ def big_documents() -> SpillDocuments:
 def read_all(written: Written) -> None:
     """Read every document, every token and every id of the spill."""
     spill = written.open()
-    tables: list[NDArray[Any]] = [spill.documents(split, 0, 2**64) for split in range(NUM_SPLITS)]
+    tables: list[NDArray[Any]] = [spill.documents(split, 0, 2**64)[1] for split in range(NUM_SPLITS)]
     end = max(int((table["start"] + table["num_tokens"]).max(initial=0)) for table in tables)
     tokens = tokens_of(spill, 0, end)
     if spill.has_classes:  # in the tests, those of a token are its id
@@ -236,6 +236,6 @@ def test_damage_outside_a_range_does_not_stop_reading_it(tmp_path: Path) -> None
     change(path, path.stat().st_size - 1)
     spill = written.open()
     assert len(tokens_of(spill, 0, 100)) == 100
-    assert len(spill.documents(0, 0, 2**64)) == spill.num_documents[0]
+    assert len(spill.documents(0, 0, 2**64)[1]) == spill.num_documents[0]
     with pytest.raises(WorkError):
         read_all(written)

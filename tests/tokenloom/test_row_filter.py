@@ -9,6 +9,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -388,9 +389,22 @@ def test_a_filter_is_parsed_to_a_tree_of_comparisons() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("not (a < 1 and (b in [1, 2] or c))", "a >= 1 or (b not in [1, 2] and c != True)"),
+        ("not not (a == 1 or b <= 'x')", "a == 1 or b <= 'x'"),
+        ("not a.b and flag", "a.b != True and flag == True"),
+        (f"not n in {list(range(20))}", f"n not in {list(range(20))}"),
+    ],
+)
+def test_not_makes_each_comparison_its_opposite_and_a_bare_name_is_a_boolean(text: str, same: str) -> None:
+    assert asdict(parse_filter(text)) == asdict(parse_filter(same))
+
+
+@pytest.mark.parametrize(
     "text",
     [
-        *("", "score", "score >=", "0 < score < 1", "not a == 1", '"en" == language', "a == b", "a is 1", "a = 1"),
+        *("", "score >=", "0 < score < 1", "not", "-a", "not 1", '"en" == language', "a == b", "a is 1", "a = 1"),
         *("a in []", 'a in "en"', "a in [[1]]", "a == None", "a == b'x'", "a == 1j", "f(a) == 1", "a[0] == 1"),
         *("a == 1; b == 2", "a == 18446744073709551616", "a in [1, -9223372036854775809]", 'a == "\\ud800"'),
         "__import__('os').system('true') == 1",

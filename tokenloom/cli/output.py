@@ -81,9 +81,11 @@ def _cell(value: Any) -> str:
 
 
 def shown_origin(document: Mapping[str, Any]) -> str:
-    """Return where a document comes from: "news: a.parquet, row 5, id x"; `document` has the fields of an Origin."""
+    """Return where a document comes from: "news: a.parquet, row 5, id x, copy 1, quality = 4"; see Origin."""
     identifier = f", id {document['id']}" if document.get("id") is not None else ""
-    return f"{document['source']}: {document['path']}, row {document['row']}{identifier}"
+    copy = f", copy {document['copy']}" if document.get("copy") else ""
+    marks = "".join(f", {name} = {value}" for name, value in document.get("marks", {}).items())
+    return f"{document['source']}: {document['path']}, row {document['row']}{identifier}{copy}{marks}"
 
 
 def write_output(text: str, *, flush: bool = False) -> None:

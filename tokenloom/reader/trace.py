@@ -24,6 +24,7 @@ from tokenloom.storage.formats.classes import ROLE_BITS, ROLES, learned_classes
 from tokenloom.storage.formats.document_table import DocumentColumns, DocumentTable
 from tokenloom.storage.formats.manifest import InputEntry
 from tokenloom.storage.packing.base import ShardPlan
+from tokenloom.storage.versions.document_tables import VersionTables
 from tokenloom.storage.versions.published import read_inputs
 from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.wording import counted
@@ -59,6 +60,7 @@ class TracedDocument(TracedClasses):
     row: int
     content: str
     id: NotRequired[str | None]  # given if a source of the version names ids
+    copy: NotRequired[int]  # given if the version repeats documents, see Origin
     text: str | None
 
 
@@ -166,6 +168,7 @@ class _ShardTracer:
         self._data, self._inputs, self._chars = data, inputs, chars
         self._shard, self._plan = stored_plan(data, shard)
         self._first = int(data.table.firsts[shard])
+        self._tables = VersionTables(self._shard.store, data.shards.manifest)
 
     def trace(self, samples: Int64s) -> list[TracedSample]:
         """Trace (n,) samples to their documents."""
@@ -198,7 +201,7 @@ class _ShardTracer:
         """Describe document i of those found, as far as it is in tokens [start, end) of the shard."""
         first, num_tokens = int(found.start[i]), int(found.num_tokens[i])
         begin, stop = max(start, first), min(end, first + num_tokens)
-        return {
+        traced: TracedDocument = {
             "start": begin - start + piece_start,
             "end": stop - start + piece_start,
             "document_start": begin - first,
@@ -207,6 +210,9 @@ class _ShardTracer:
             "text": self._text(begin, min(stop, first + num_tokens - 1)) if self._chars else None,
             **self._learned(begin, stop),
         }
+        if self._tables.rules.max_copies > 1:
+            traced["copy"] = self._tables.copy_number(found, i)
+        return traced
 
     def _learned(self, start: int, end: int) -> TracedClasses:
         """Count roles and targets in the mask of tokens [start, end) of the shard; nothing without a mask."""

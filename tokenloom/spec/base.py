@@ -18,7 +18,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from tokenloom.errors import SpecError
-from tokenloom.spec.syntax import NAME_PATTERN, escaped
+from tokenloom.spec.syntax import NAME_PATTERN, escaped, parse_filter
 from tokenloom.storage.formats.manifest import given_options
 from tokenloom.wording import SECRET_URL
 
@@ -37,6 +37,12 @@ def checked_location(value: str) -> str:
     return value
 
 
+def _checked_filter(value: str) -> str:
+    parse_filter(value)
+    return value
+
+
+RowFilter = Annotated[str, AfterValidator(_checked_filter)]  # parse_filter returns its tree
 Location = Annotated[str, Field(min_length=1), AfterValidator(checked_location)]  # a local path or a URL
 
 

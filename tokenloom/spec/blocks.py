@@ -11,7 +11,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 
-from tokenloom.spec.base import Location, SpecModel, as_any_of, as_list, kind_field
+from tokenloom.spec.base import Location, RowFilter, SpecModel, as_any_of, as_list, kind_field
+from tokenloom.spec.marks import Marks, Repeat
 
 OF_TOKENIZER = "tokenizer"  # the template that comes with the tokenizer
 TEMPLATES = ("chatml", "gemma", "llama3", "phi3", "zephyr")  # files of tokenloom/chat/templates
@@ -36,9 +37,10 @@ class Transform(SpecModel):
 
 
 class DocumentRules(SpecModel):
-    """Which rows become documents."""
+    """Which rows become documents, and which of these a version has."""
 
     path_fields: ClassVar[tuple[str, ...]] = ("exclude",)
+    operational_fields: ClassVar[tuple[str, ...]] = ("marks", "keep", "repeat")  # the plan adds them to the identity
     min_chars: int = Field(1, ge=0, description="Texts with fewer characters are counted, but not kept")
     max_chars: int | None = Field(None, ge=1, description="Texts with more characters are counted, but not kept")
     deduplicate: bool = Field(True, description="Whether to keep only the first of identical texts")
@@ -58,6 +60,16 @@ class DocumentRules(SpecModel):
         exclude_if=lambda value: value == "drop",  # absent from identities, as in specs without conversations
         description="A conversation of which nothing is learned counts as filtered, is kept, or ends the build",
     )
+
+    marks: list[Marks] = Field([], description="Files of other tools that mark documents")
+    keep: RowFilter | None = Field(None, description="Documents to keep, by their marks: `quality >= 3 and not spam`")
+    repeat: Repeat | None = Field(None, description="How many times a version has documents, by a mark")
+
+    @model_validator(mode="after")
+    def _marks_are_given(self) -> DocumentRules:
+        if not self.marks and (self.keep or self.repeat):
+            raise ValueError("keep and repeat need `marks`: the files that mark the documents")
+        return self
 
     @model_validator(mode="after")
     def _lengths(self) -> DocumentRules:

@@ -144,6 +144,18 @@ class BuildSpec(SpecModel):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _marks_fit(self) -> BuildSpec:
+        repeated = self.documents.repeat.splits if self.documents.repeat else []
+        sources = [name for marks in self.documents.marks for name in marks.source]
+        for key, given, known in (
+            ("repeat.splits", repeated, [name for name, _ in self.split_shares()]),
+            ("marks.source", sources, self.source_names()),
+        ):
+            if unknown := next((name for name in given if name not in known), None):
+                raise ValueError(f"documents.{key}: there is no {unknown!r}; there are: {', '.join(known)}")
+        return self
+
     @property
     def has_conversations(self) -> bool:
         """Whether a source holds conversations."""
@@ -207,6 +219,7 @@ class BuildSpec(SpecModel):
         yield from ((f"sources.{i}", source) for i, source in enumerate(self.sources))
         yield "tokenizer", self.tokenizer
         yield "documents", self.documents
+        yield from ((f"documents.marks.{i}", marks) for i, marks in enumerate(self.documents.marks))
         yield "chat", self.chat
 
     def paths(self) -> Iterator[tuple[str, str]]:
@@ -239,6 +252,8 @@ class BuildSpec(SpecModel):
 
         parts: dict[str, Any] = {key: part.with_paths(key, folder_of) for key, part in self._parts()}
         sources = [parts.pop(f"sources.{i}") for i in range(len(self.sources))]
+        marks = [parts.pop(f"documents.marks.{i}") for i in range(len(self.documents.marks))]
+        parts["documents"] = parts["documents"].model_copy(update={"marks": marks})
         store = without_dots(join_path(folder_of("store"), self.store))
         return self.model_copy(update=parts | {"store": store, "sources": sources})
 
@@ -254,7 +269,7 @@ def field_names(location: Sequence[str | int]) -> list[str]:
             models = {"": models[str(part)]}
         elif not isinstance(part, int):  # an item of a list
             models = models_by_kind(models[""].model_fields[part])
-    return list(models[""].model_fields)
+    return [field.alias or name for name, field in models[""].model_fields.items()]
 
 
 def models_by_kind(field: FieldInfo) -> dict[str, type[BaseModel]]:

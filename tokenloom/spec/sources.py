@@ -7,13 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
-from tokenloom.spec.base import Location, Name, SpecModel, as_any_of, as_list, kind_field
-from tokenloom.spec.syntax import FILTER_RULES, LAYOUTS, check_pattern, parse_filter
-
-
-def _check_filter(value: str) -> str:
-    parse_filter(value)
-    return value
+from tokenloom.spec.base import Location, Name, RowFilter, SpecModel, as_any_of, as_list, kind_field
+from tokenloom.spec.syntax import FILTER_RULES, LAYOUTS, check_pattern
 
 
 def _position_as_name(value: Any) -> Any:
@@ -26,7 +21,6 @@ Layout = Annotated[str, Field(pattern=f"^({'|'.join(LAYOUTS)})$")]
 _LAYOUT_NAMES = ", ".join(f"`{name}`" for name in LAYOUTS)
 _ColumnName = Annotated[str, BeforeValidator(_position_as_name)]
 _GivenName = Annotated[_ColumnName, Field(min_length=1)]
-_Filter = Annotated[str, AfterValidator(_check_filter)]
 COLUMN_RULES = 2  # part of names, as FILTER_RULES: raise it if other tokens of rows of ids are read or learned
 _BUILDERS = ("arrow", "csv", "json", "parquet", "text")  # builders of the package datasets that read local files
 
@@ -94,7 +88,7 @@ class _Columns(_Source):
     layout: Layout | None = Field(
         None, description=f"How a row holds a conversation: {_LAYOUT_NAMES}; by default, recognized from the first rows"
     )
-    filter: _Filter | None = Field(None, description='Rows to keep, such as `language == "en" and score >= 0.5`')
+    filter: RowFilter | None = Field(None, description='Rows to keep, such as `language == "en" and score >= 0.5`')
     id: _GivenName | None = Field(None, description="Column or key whose value is copied to the document table")
 
 

@@ -20,6 +20,7 @@ from typing import Any
 NAME_PATTERN = r"^[a-z][a-z0-9._-]{0,63}$"
 MODEL_NAME_PATTERN = r"^(?:[A-Za-z0-9_][A-Za-z0-9._-]{0,95}/)?[A-Za-z0-9_][A-Za-z0-9._-]{0,95}$"
 LAYOUTS = ("messages", "sharegpt", "alpaca", "prompt_completion")  # chat/layouts.py reads them
+REMOVE = "remove"  # `as` of lists of documents that are dropped
 WHOLE_ROW = "."  # the `text` or `messages` of a source whose rows are texts or conversations themselves
 _WILDCARD = re.compile(r"\[([*?[])\]|[*?[]")
 COMPARE: dict[str, Callable[[Any, Any], Any]] = {
@@ -59,6 +60,11 @@ def literal(pattern: str) -> str:
 def root_of(pattern: str) -> str:
     """Return the root of a pattern, which has no protocol: up to the last "/" before the first wildcard."""
     return literal(pattern[: pattern.rfind("/", 0, first_wildcard(pattern)) + 1])
+
+
+def is_table(path: str) -> bool:
+    """Return whether files of marks are tables, parquet or JSON lines, not lists of keys."""
+    return re.search(r"\.(parquet|jsonl?)(\.\w+)?$", path) is not None
 
 
 def check_pattern(pattern: str) -> str:
@@ -152,6 +158,10 @@ def columns_of(tree: Filter) -> list[str]:
 def _tree(node: ast.expr) -> Filter:
     if isinstance(node, ast.BoolOp):
         return Junction(isinstance(node.op, ast.And), tuple(map(_tree, node.values)))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return _negated(_tree(node.operand))
+    if isinstance(node, ast.Name | ast.Attribute):
+        return Comparison(_column(node), "==", True)
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
         column, operator, value = _column(node.left), node.ops[0], node.comparators[0]
         if type(operator) in _OPERATORS:
@@ -159,6 +169,18 @@ def _tree(node: ast.expr) -> Filter:
         if isinstance(operator, ast.In | ast.NotIn) and isinstance(value, ast.List | ast.Tuple) and value.elts:
             return _membership(column, isinstance(operator, ast.In), [_scalar(item) for item in value.elts])
     raise ValueError(f"{ast.unparse(node)!r} is not a comparison; {_HELP}")
+
+
+_OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+
+
+def _negated(tree: Filter) -> Filter:
+    """Return the filter of the rows that are not null and that a filter leaves out."""
+    if isinstance(tree, Junction):
+        return Junction(not tree.is_all, tuple(map(_negated, tree.parts)))
+    if isinstance(tree, Members):
+        return Members(tree.column, not tree.is_in, tree.values)
+    return Comparison(tree.column, _OPPOSITE[tree.operator], tree.value)
 
 
 def _membership(column: str, is_in: bool, values: list[Scalar]) -> Filter:

@@ -108,9 +108,11 @@ def print_build(out: Output, result: Json) -> None:
 
 def _print_left_out_rows(out: Output, result: Json) -> None:
     rows = result["rows"]
-    if left := {fate: count for fate, count in rows.items() if count and fate not in ("read", "kept")}:
+    if left := {fate: count for fate, count in rows.items() if count and fate not in ("read", "kept", "copies")}:
         listed = "; quarantine.jsonl lists the quarantined rows" if "quarantined" in left else ""
         out.line(f"{sum(left.values()):,} of {counted(rows['read'], 'row')} left out: {counted_rows(left)}{listed}")
+    if copies := rows.get("copies"):
+        out.line(f"{copies:,} further copies of documents")
     for source, reasons in result["quarantined"].items():
         out.line(f"  {source}: " + ", ".join(f"{count:,} {reason}" for reason, count in reasons.items()))
 

@@ -121,6 +121,10 @@ def inspect(reference: Ref, *, out: Output) -> Result:
         out.line(
             f"             {num_pruned:,} of those filtered were not read: their paths or statistics rule them out"
         )
+    for source, marks in (build.marks if build else {}).items():
+        removed = ", ".join(f"{name} {counts.documents:,}" for name, counts in marks.removed.items()) or "none"
+        copies = f"{marks.copies.documents:,} further copies, {marks.copies.tokens:,} tokens"
+        out.line(f"  marks      {source}: documents left out: {removed}; {copies}")
     if found := facts.conversations:
         learned = f"{percent(found.learned_share)} of the tokens are learned by default"
         chats = f"{counted(found.conversations, 'conversation')}, {counted(found.turns, 'ended turn')} of the assistant"
@@ -140,6 +144,8 @@ def inspect(reference: Ref, *, out: Output) -> Result:
     shown = {"inputs": [asdict(entry) for entry in inputs], "gates": gates, "warnings": facts.warnings}
     if found:
         shown["conversations"] = asdict(found)
+    if build and build.marks:
+        shown["marks"] = {source: asdict(marks) for source, marks in build.marks.items()}
     return Result(manifest.json() | shown)
 
 

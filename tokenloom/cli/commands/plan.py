@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from tokenloom.cli.arguments import LEARN, Limit, Overrides, Spec
 from tokenloom.cli.commands.build import load_limited_spec
 from tokenloom.cli.output import Json, Output, Result
-from tokenloom.wording import about, counted, described_end, described_tokenizer, shown_bytes
+from tokenloom.wording import about, counted, described_end, described_tokenizer, percent, shown_bytes
 
 if TYPE_CHECKING:
     from tokenloom.tasks.building.plan import BuildPlan
@@ -61,10 +61,12 @@ def _value(planned: BuildPlan, estimate: Estimate | None, learn: str) -> Json:
     not the fastest one. `checks` are the limits that the version must keep. `warnings` name what of it may be empty,
     and faults in conversations.
     """
+    from tokenloom.tasks.building.marks.tables import count_kept
     from tokenloom.tasks.building.version_facts import tokenizer_label
     from tokenloom.tasks.preview import first_rows
 
     chats = list(first_rows(planned))
+    kept = count_kept(planned.build.marks) if planned.build.marks else None
     sources = [_source(planned, name) for name in planned.spec.source_names()]
     return {
         "dataset": planned.spec.dataset,
@@ -80,6 +82,7 @@ def _value(planned: BuildPlan, estimate: Estimate | None, learn: str) -> Json:
         "sources": sources,
         "left_out": planned.left_out,
         "chat": _chat(planned, chats, learn) if planned.build.chat else None,
+        "kept_by_marks": kept,
         "checks": planned.limits,
         "warnings": _warnings(planned, estimate, chats),
     }
@@ -143,6 +146,9 @@ def _print_plan(out: Output, planned: BuildPlan, value: Json) -> None:
     out.line(planned.choice.line(planned.reference.backend))
     if value["chat"]:
         _print_chat(out, value["chat"])
+    if value["kept_by_marks"]:
+        kept, total = value["kept_by_marks"]
+        out.line(f"keep keeps {kept:,} of {counted(total, 'row')} of marks ({percent(kept / max(1, total))})")
     if value["checks"]:
         limits = ", ".join(f"{name} {limit:,}" for name, limit in value["checks"].items())
         out.line(f"checks before it is published: {limits}")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tokenloom.reader.sightings import Sighting
     from tokenloom.reader.trace import TracedDocument, TracedSample
     from tokenloom.storage.versions.document_tables import FoundDocument, VersionTables
-    from tokenloom.tasks.lookup import Lookup
+    from tokenloom.tasks.lookup import Lookup, Lookups
 
 #: the version, None for a mixture; its samples; a title
 _Traced: TypeAlias = "tuple[str | None, list[TracedSample], str]"
@@ -175,7 +175,7 @@ def where(
             lookup = lookups.by_messages(messages)
         else:  # the parser requires one of the four
             lookup = lookups.by_row(source, str(path), row or 0)
-    _print_documents(out, tables.reference, lookup)
+    _print_documents(out, tables.reference, lookups, lookup)
     steps: list[Sighting] = []
     if loader.given and lookup.documents:
         steps = _sightings(reference, tables, lookup.documents, loader, range(epoch, epoch + epochs))
@@ -207,9 +207,10 @@ def _sightings(
     return [{**each, "seen": each["position"] < num_seen} for each in seen] if given.state else seen
 
 
-def _print_documents(out: Output, reference: str, lookup: Lookup) -> None:
+def _print_documents(out: Output, reference: str, lookups: Lookups, lookup: Lookup) -> None:
     kind = lookup.status.replace("_", " ")
     out.line(f"{reference}: {kind}{': ' if lookup.reason else ''}{lookup.reason}")
     for document in lookup.documents:
         tokens = f"{document['shard']}, token {document['start']:,}, {counted(document['num_tokens'], 'token')}"
-        out.line(f"  document  {tokens}, {shown_origin(document)}, content {document['content']}")
+        origin = shown_origin({**document, "marks": lookups.marks_of(document)[1]})
+        out.line(f"  document  {tokens}, {origin}, content {document['content']}")

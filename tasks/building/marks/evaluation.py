@@ -1,0 +1,139 @@
+"""Evaluate marks: how many copies of each document a version has, and what drops the others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tokenloom.errors import InputError
+from tokenloom.spec.syntax import REMOVE, Comparison, Filter, columns_of, parse_filter
+from tokenloom.storage.formats.arrays import UInt64s
+from tokenloom.storage.formats.document_table import Origin
+from tokenloom.storage.formats.keys import Purpose, mix64, split_indices, words_of
+from tokenloom.storage.formats.records import canonical_json
+from tokenloom.storage.versions.document_tables import VersionTables
+from tokenloom.storage.work.fingerprints import FingerprintMemory
+from tokenloom.storage.work.spill import TABLE_DTYPE
+from tokenloom.tasks.building.inputs import find_input
+from tokenloom.tasks.building.marks.files import MarkRules, find_marks
+from tokenloom.tasks.building.marks.tables import Documents, find, kept_by
+from tokenloom.tasks.sources import PartitionRange, SourceReader, make_reader
+from tokenloom.tasks.sources.filters import number_of
+from tokenloom.tasks.sources.reader import RecordReader
+
+if TYPE_CHECKING:
+    from tokenloom.spec.build_spec import BuildSpec
+    from tokenloom.spec.marks import Repeat
+
+
+class Verdict:
+    """What marks decide of n documents.
+
+    Attributes:
+        marks: of all documents, null for those without them.
+        copies: (n,), how many of each a version has.
+        why: (n,), what drops a document, as an index into `reasons`, of which the first stands for nothing.
+
+    Raises InputError if a document lacks a mark that it must have.
+    """
+
+    def __init__(self, rules: MarkRules, documents: Documents) -> None:
+        self._documents, num_documents = documents, len(documents.table)
+        self.copies, self.why, self.reasons = np.ones(num_documents, np.uint8), np.zeros(num_documents, np.uint8), [""]
+        self._is_marked = np.ones(num_documents, bool)  # by all tables; the expressions decide no others
+        self.marks = self._join(rules)
+        if rules.keep is not None:
+            self._keep(parse_filter(rules.keep))
+        if rules.repeat is not None:
+            self._repeat(rules, rules.repeat)
+
+    def _drop(self, where: NDArray[np.bool_], reason: str) -> None:
+        self.reasons += [reason] if reason not in self.reasons else []
+        self.why[where & (self.why == 0)] = self.reasons.index(reason)
+        self.copies[where] = 0
+
+    def _join(self, rules: MarkRules) -> pa.RecordBatch:
+        """Return the marks of the documents, and drop those that a list, or a missing mark, drops."""
+        columns: dict[str, pa.Array] = {}
+        for marks in rules.of(self._documents.file.source):
+            rows, table = find(marks, self._documents)
+            entry, is_missing = marks.entry, rows < 0
+            if entry.as_ == REMOVE:
+                self._drop(~is_missing, marks.label)
+            elif entry.as_:
+                columns[entry.as_] = pa.array(~is_missing)
+            else:
+                if is_missing.any() and entry.if_missing == "fail":
+                    place = self._documents.place(is_missing)
+                    raise InputError(f"{place}: no mark in {marks.label}; check that file, or set `missing: keep`")
+                if entry.if_missing == "drop":
+                    self._drop(is_missing, marks.label)
+                self._is_marked &= ~is_missing
+                if twice := columns.keys() & set(table.column_names):
+                    raise InputError(f"{marks.label}: another file has the mark {min(twice)!r} too; rename one of them")
+                taken = table.take(pa.array(rows, mask=is_missing))
+                columns |= {name: taken[name].combine_chunks() for name in taken.column_names}
+        return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+
+    def _undecided(self, names: list[str]) -> NDArray[np.bool_]:
+        """Return which documents these marks decide, (n,); raises InputError for an unknown mark, null or NaN."""
+        where = self._is_marked & (self.copies > 0)
+        for name in names:
+            if name not in self.marks.schema.names:
+                known, source = ", ".join(self.marks.schema.names) or "none", self._documents.file.source
+                raise InputError(f"source {source}: no mark {name!r}; check the name; its marks are: {known}")
+            bad = where & self.marks[name].is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+            if bad.any():
+                raise InputError(f"{self._documents.place(bad)}: its mark {name!r} is null; repair the marks")
+        return where
+
+    def _keep(self, tree: Filter) -> None:
+        where = self._undecided(columns_of(tree))
+        self._drop(where & ~kept_by(self.marks, tree, self._documents.file.url), "keep")
+
+    def _repeat(self, rules: MarkRules, repeat: Repeat) -> None:
+        """Set the numbers of copies by the value of a mark; a hash of the content decides fractions."""
+        table, where = self._documents.table, self._undecided([repeat.by])
+        kind, times = self.marks.schema.field(repeat.by).type, np.ones(len(table))
+        for text, number in repeat.times.items():
+            value = text if pa.types.is_string(kind) or pa.types.is_large_string(kind) else number_of(text) or 0
+            times[kept_by(self.marks, Comparison(repeat.by, "==", value), self._documents.file.url)] = number
+        is_repeated = np.isin([name for name, _ in rules.shares], repeat.splits)
+        times[~is_repeated[self._documents.split]] = 1
+        draw = mix64(Purpose.REPEAT, rules.seed, (table["content_high"], table["content_low"]))
+        copies = np.floor(times) + ((draw >> np.uint64(11)) * 2.0**-53 < times % 1)
+        self.copies[where] = copies[where]
+        self._drop(self.copies == 0, "repeat")
+
+
+def explain(spec: BuildSpec, tables: VersionTables, document: Origin) -> tuple[str, dict[str, Any]]:
+    """Return what drops a document of a row, "" if nothing does, and its marks by name; {} if the marks are others now.
+
+    Raises InputError as mark_file.
+    """
+    rules = find_marks(spec, FingerprintMemory(tables.store))
+    file = find_input(spec, tables.store, document["source"], document["path"])
+    if not rules or not file or canonical_json(rules.identity().get("marks")) != canonical_json(tables.rules.marks):
+        return "", {}
+    table, content = np.zeros(1, TABLE_DTYPE), words_of(bytes.fromhex(document["content"]))
+    table["row"], table["content_high"], table["content_low"] = document["row"], *content
+    rows, reader = np.empty(0, np.uint64), make_reader(file.options)
+    if any(marks.is_aligned for marks in rules.of(file.source)):
+        rows = np.concatenate([row_numbers(reader, file.url, part) for part in reader.partitions(file.url)])
+    split = split_indices(content[np.newaxis], rules.shares).astype(np.uint8)
+    ids = pa.array([document.get("id")], pa.large_string())
+    verdict = Verdict(rules, Documents(file, table, split, ids, np.searchsorted(rows, table["row"])))
+    return verdict.reasons[verdict.why[0]], verdict.marks.to_pylist()[0]
+
+
+def row_numbers(reader: SourceReader, url: str, part: PartitionRange) -> UInt64s:
+    """Return the number of each row of a part, as the document table has them."""
+    if part.num_rows is not None:
+        first = part.start if part.first_row is None else part.first_row
+        return np.arange(first, first + part.num_rows, dtype=np.uint64)
+    if not isinstance(reader, RecordReader):
+        raise InputError(f"{url}: its rows have no numbers from 0 on; mark its documents by id or content")
+    return np.fromiter((row.row for row in reader.raw_rows(url, part.start, part.end)), np.uint64)

@@ -1,0 +1,257 @@
+"""Read marks, and find those of documents: by their row, their id or their content.
+
+Marks that are aligned with the rows of an input are read in row groups. All others are tables in memory, sorted by keys
+of 16 bytes, which a worker reads once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tokenloom.errors import InputError, message_of
+from tokenloom.spec.syntax import Filter, columns_of, comparisons_of, is_table, parse_filter
+from tokenloom.storage.formats.arrays import Int64s
+from tokenloom.storage.formats.keys import DIGEST_DTYPE, Digests, content_hashes, digests_of
+from tokenloom.tasks.building.inputs import InputFile
+from tokenloom.tasks.building.marks.files import MarkFile, MarkFiles, MarkRules, column_names, open_table
+from tokenloom.tasks.rules import content_digest, read_list
+from tokenloom.tasks.sources import make_reader
+from tokenloom.tasks.sources.files import open_decompressed, open_input
+from tokenloom.tasks.sources.filters import check_comparable, kept_rows
+from tokenloom.tokenizers.base import text_bytes
+
+_BATCH_ROWS = 2**17
+_NO_MARKS = pa.RecordBatch.from_pydict({})  # of a list
+
+
+@dataclass(frozen=True)
+class Documents:
+    """n documents of a spill, and what marks know them by.
+
+    Args:
+        file: their input.
+        table: (n,) of the spill's TABLE_DTYPE.
+        split: (n,) uint8, the index of each document's split.
+        ids: (n,) large_string, null without one; None if no source names ids.
+        positions: (n,), the position of each one's row among all rows of the input; needed by aligned marks alone.
+    """
+
+    file: InputFile
+    table: NDArray[Any]
+    split: NDArray[np.uint8]
+    ids: pa.Array | None
+    positions: Int64s
+
+    def place(self, where: NDArray[np.bool_]) -> str:
+        """Return how a message names the first row of some of the documents."""
+        return make_reader(self.file.options).place(self.file.url, int(self.table["row"][where].min()))
+
+
+def find(marks: MarkFiles, documents: Documents) -> tuple[Int64s, pa.Table]:
+    """Return the row of each document in a table of marks, (n,), -1 for one that has no marks, and the table.
+
+    Raises InputError if a file of marks can't be read, or does not fit its input.
+    """
+    if marks.is_aligned:
+        return _find_aligned(marks, documents)
+    keys, table = load_table(marks)
+    wanted = _wanted_keys(marks, documents)
+    rows, order = np.empty(len(wanted), np.int64), np.argsort(wanted, kind="stable")
+    rows[order] = np.searchsorted(keys, wanted[order])  # a search in order takes a quarter of the time
+    found = rows < len(keys)
+    found[found] = keys[rows[found]] == wanted[found]
+    return np.where(found, rows, -1), table
+
+
+def _wanted_keys(marks: MarkFiles, documents: Documents) -> Digests:
+    table, file = documents.table, documents.file
+    if marks.entry.key == "content":
+        return digests_of(np.stack([table["content_high"], table["content_low"]], axis=1))
+    if marks.entry.key == "row":
+        return _hashed(pa.repeat(file.path, len(table)), pa.array(table["row"]))
+    if documents.ids is None:
+        raise InputError(f"source {file.source}: marks by id need the ids of its rows; give it `id: COLUMN`")
+    return _hashed(documents.ids.fill_null(""))
+
+
+def _hashed(*columns: pa.Array) -> Digests:
+    """Return the hashes of texts, or of those of several columns together, (n,)."""
+    texts = [column.cast(pa.large_string()) for column in columns]
+    joined = pc.binary_join_element_wise(*texts, pa.scalar("\0", pa.large_string()))
+    return digests_of(content_hashes(*text_bytes(joined)))
+
+
+@lru_cache(maxsize=8)
+def load_table(marks: MarkFiles) -> tuple[Digests, pa.Table]:
+    """Return the sorted keys of marks, each once, and their marks; a list has none.
+
+    Raises InputError if a file can't be read or lacks the column of its keys, or if a key has two different marks.
+    """
+    parts = [part for file in marks.files for part in _keyed(marks, file.url)]
+    keys = np.concatenate([np.empty(0, DIGEST_DTYPE), *(keys for keys, _ in parts)])
+    if marks.entry.as_ is not None:
+        return np.sort(keys, kind="stable"), pa.Table.from_batches([_NO_MARKS])
+    try:
+        tables = [pa.Table.from_batches([batch]) for _, batch in parts]
+        table = pa.concat_tables(tables, promote_options="default")
+    except pa.ArrowException as error:
+        raise InputError(f"{marks.label}: files with other columns: {message_of(error)}") from error
+    if not table.num_columns:
+        raise InputError(f"{marks.label}: it has no marks, only keys; leave it out, or give it `as`")
+    if not marks.files[0].url.endswith(".parquet"):
+        table = pa.table([pc.fill_null(column, 0.0) for column in table.columns], table.column_names)
+    order = np.argsort(keys, kind="stable")
+    keys, table = keys[order], table.take(order)
+    again = np.flatnonzero(keys[1:] == keys[:-1]) + 1
+    if not table.take(again).equals(table.take(again - 1)):
+        raise InputError(f"{marks.label}: a key has two different marks; correct the file: one row for each key")
+    first = np.delete(np.arange(len(keys)), again)
+    return keys[first], table.take(first)
+
+
+def _keyed(marks: MarkFiles, url: str) -> Iterator[tuple[Digests, pa.RecordBatch]]:
+    """Yield keys and marks of a file, some at a time."""
+    key = marks.entry.key
+    is_parquet, is_list = url.endswith(".parquet"), marks.entry.as_ is not None
+    if not is_table(url) or (key == "content" and not is_parquet):
+        yield read_list(url, key), _NO_MARKS
+        return
+    for batch in _batches(url) if is_parquet else [_json_lines(url, is_list=is_list)]:
+        names = batch.schema.names
+        needed = ["path", "row"] if key == "row" else names if is_list and len(names) == 1 else [key]  # as Curator's
+        if bad := next((name for name in needed if name not in names or batch[name].null_count), None):
+            what = "a null in the" if bad in names else "no"
+            raise InputError(f"{url}: {what} column {bad!r}, which `key: {key}` needs; correct that")
+        columns = [batch[name] for name in needed]
+        yield _contents(url, *columns) if key == "content" else _hashed(*columns), batch.select(_marks_in(names))
+
+
+def _marks_in(names: Sequence[str]) -> list[str]:
+    return [name for name in names if name not in ("path", "row", "id", "content")]
+
+
+def _contents(url: str, column: pa.Array) -> Digests:
+    try:
+        lines = column.cast(pa.large_string()).to_pylist()
+        return np.frombuffer(b"".join(map(content_digest, lines)), DIGEST_DTYPE)
+    except ValueError as error:
+        raise InputError(f"{url}: column 'content': {message_of(error)}; correct the file") from error
+
+
+def _json_lines(url: str, *, is_list: bool) -> pa.RecordBatch:
+    """Read the `id` of each line and, unless it is a list, dolma's {"attributes": {name: [[start, end, score], ...]}}.
+
+    A mark is the score of the first span, 0 without one: dolma leaves out an attribute that found nothing.
+    """
+    ids, rows = list[str](), list[dict[str, float]]()
+    with open_decompressed(url) as file:
+        for number, line in enumerate(file, 1):
+            try:
+                value = json.loads(line)
+                ids.append(str(value["id"]))
+                found = {} if is_list else value["attributes"]
+                rows.append({name: float(spans[0][2]) if spans else 0.0 for name, spans in found.items()})
+            except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+                what = "no id" if is_list else "no attributes"
+                raise InputError(f"{url}, line {number}: {what}: {message_of(error)}; recreate the file") from error
+    names = dict.fromkeys(name for row in rows for name in row)
+    marks = {name: pa.array([row.get(name, 0.0) for row in rows], pa.float64()) for name in names}
+    return pa.record_batch({"id": pa.array(ids, pa.large_string())} | marks)
+
+
+def _find_aligned(marks: MarkFiles, documents: Documents) -> tuple[Int64s, pa.Table]:
+    file, positions = marks.beside(documents.file), documents.positions
+    if marks.has_positions:
+        return np.where(np.isin(positions, _removed(file)), 0, -1), pa.Table.from_batches([_NO_MARKS])
+    if marks.entry.as_ is not None:
+        raise InputError(f"{file.url}: it has a row for each row of its input, so it is no list; remove `as`")
+    start = int(positions.min(initial=0))
+    rows, table = positions - start, _read_rows(file, start, int(positions.max(initial=-1)) + 1)
+    if "id" in table.column_names and documents.ids is not None:
+        _compare_ids(documents, table["id"].take(pa.array(rows)), file)
+    return rows, table.select(_marks_in(table.column_names))
+
+
+def _compare_ids(documents: Documents, theirs: pa.ChunkedArray, file: MarkFile) -> None:
+    """Raise InputError for the first row whose id differs from that in an aligned file of marks."""
+    assert documents.ids is not None
+    mine, theirs = documents.ids.fill_null(""), theirs.cast(pa.large_string()).fill_null("")
+    differs = pc.not_equal(mine, theirs).to_numpy(zero_copy_only=False)
+    if differs.any():
+        first = np.argmin(np.where(differs, documents.table["row"], np.iinfo(np.uint64).max))
+        raise InputError(
+            f"{documents.place(differs)}: its id is {str(mine[first])!r}, and the marks have {str(theirs[first])!r}: "
+            f"recreate {file.url} in the order of the rows"
+        )
+
+
+@lru_cache(maxsize=4)
+def _removed(file: MarkFile) -> Int64s:
+    if not file.url:
+        return np.empty(0, np.int64)
+    with open_input(file.url) as data:
+        found = data.read()
+    if len(found) % 4:
+        raise InputError(f"{file.url}: not whole numbers of 4 bytes; recreate it")
+    return np.frombuffer(found, "<u4").astype(np.int64)
+
+
+def _read_rows(file: MarkFile, start: int, end: int) -> pa.Table:
+    """Return rows [start, end) of a file of marks; raises InputError if it has fewer."""
+    with open_table(file.url) as table:
+        groups = (table.metadata.row_group(i).num_rows for i in range(table.num_row_groups))
+        offsets = np.cumsum([0, *groups])
+        if end > offsets[-1]:
+            raise InputError(f"{file.url}: {offsets[-1]:,} rows, fewer than its input; recreate the marks")
+        first, last = np.searchsorted(offsets, start, side="right") - 1, np.searchsorted(offsets, end)
+        return table.read_row_groups(list(range(first, last))).slice(start - offsets[first], end - start)
+
+
+def check_length(marks: MarkFiles, input_file: InputFile, num_rows: int) -> None:
+    """Raise InputError if a file of marks has more rows than its input, or fewer."""
+    file = marks.beside(input_file)
+    if marks.has_positions:  # it has those to remove
+        found = max(num_rows, int(_removed(file).max(initial=-1)) + 1)
+    else:
+        with open_table(file.url) as table:
+            found = table.metadata.num_rows
+    if found != num_rows:
+        raise InputError(f"{file.url}: {found:,} rows for the {num_rows:,} of its input; recreate the marks")
+
+
+def _batches(url: str, names: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+    with open_table(url) as table:
+        yield from table.iter_batches(_BATCH_ROWS, columns=names)
+
+
+def kept_by(batch: pa.RecordBatch, tree: Filter, url: str) -> NDArray[np.bool_]:
+    """Return which of n rows of marks a filter keeps, (n,); raises InputError if it can't compare a column."""
+    for part in comparisons_of(tree):
+        check_comparable(batch.schema, part, url)
+    return kept_rows(batch, tree)
+
+
+def count_kept(rules: MarkRules) -> tuple[int, int] | None:
+    """Return how many rows of marks `keep` keeps, and of how many, from these files alone.
+
+    None if no entry of `marks` has all of its columns.
+    """
+    if rules.keep is None:
+        return None
+    tree = parse_filter(rules.keep)
+    names = columns_of(tree)
+    for marks in rules.marks:
+        if marks.entry.as_ is None and set(names) <= set(column_names(marks.files[0])):
+            batches = ((batch, file.url) for file in marks.files for batch in _batches(file.url, names))
+            counts = [(int(kept_by(batch, tree, url).sum()), len(batch)) for batch, url in batches]
+            return sum(kept for kept, _ in counts), sum(rows for _, rows in counts)
+    return None
