@@ -23,7 +23,7 @@ from tokenloom.tasks.building.assign import assign_shards
 from tokenloom.tasks.building.check import RUN_DOCUMENTS, compare_documents
 from tokenloom.tasks.building.documents import preload_encoder
 from tokenloom.tasks.building.input_messages import disk_messages, input_messages, left_out_messages
-from tokenloom.tasks.building.marking import mark_file, mark_jobs
+from tokenloom.tasks.building.marking import mark_file, mark_jobs, unused_keys
 from tokenloom.tasks.building.plan import (
     MIN_FAST_BYTES,
     BuildPlan,
@@ -147,6 +147,8 @@ def _encode_and_publish(
         _mark(plan, runner, write_plan, seconds)
     with _step("assign", seconds):
         assignment = runner.one("assign", lambda: assign_shards(plan))
+    if plan.build.marks is not None:
+        progress.warn(unused_keys(plan.build.marks, assignment.marks.values()))
     num_tokens = sum(total.tokens for total in assignment.totals.values())
     with _step("shuffle", seconds, num_tokens, "shards", len(assignment.shards)):
         shards = [Job(shard.name, position, shard.num_tokens) for position, shard in enumerate(assignment.shards)]

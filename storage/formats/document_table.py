@@ -79,6 +79,7 @@ class Origin(TypedDict):
     content: str
     id: NotRequired[str | None]  # if a source of the version names ids
     copy: NotRequired[int]  # if the version repeats documents: its number among its copies, 0 for the first
+    marks: NotRequired[dict[str, object]]  # that `trace` and `where` find
 
 
 class DocumentColumns(NamedTuple):

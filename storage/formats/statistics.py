@@ -86,13 +86,15 @@ class MarkCounts:
     """What marks make of documents: those that stay by split, with their further `copies`, and the others.
 
     `removed` counts the documents that each list dropped, and the expressions "keep" and "repeat"; "excluded" are those
-    of documents.exclude. `values` says how many documents have each value of a mark, numbers rounded to two digits.
+    of documents.exclude. `values` says how many documents have each value of a mark, numbers rounded to two digits;
+    `found`, how many keys of each file of marks a document has, once for each spill.
     """
 
     splits: dict[str, DocumentCounts]
     copies: DocumentCounts
     removed: dict[str, DocumentCounts]
     values: dict[str, dict[str, int]]
+    found: dict[str, int] = field(default_factory=dict)
 
 
 class DocumentCounter:

@@ -6,9 +6,9 @@ It reads document tables of spills and files of marks, and no text: another thre
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,14 +31,13 @@ from tokenloom.storage.work.records import (
 from tokenloom.storage.work.segments import as_segments, take_segments
 from tokenloom.storage.work.spill import Spill, SpillDocuments, write_spill
 from tokenloom.tasks.building.marks.evaluation import Verdict, row_numbers
-from tokenloom.tasks.building.marks.tables import Documents, check_length
+from tokenloom.tasks.building.marks.files import MarkRules
+from tokenloom.tasks.building.marks.tables import Documents, check_length, load_table
 from tokenloom.tasks.building.plan import Build, BuildPlan, Partition
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tokenizers.base import text_bytes
-
-if TYPE_CHECKING:
-    pass
+from tokenloom.wording import counted
 
 _COPIED_TOKENS = 2**24  # in a spill of copies, about
 #: the partitions of an input file, in order, with the records of their spills, and the names of their marks
@@ -58,6 +57,14 @@ def mark_jobs(plan: BuildPlan) -> tuple[list[str], list[MarkJob]]:
     done = find_marked(store, names)
     files = (list(of_file) for _, of_file in groupby(parts, key=lambda each: each[0].input_index))
     return names, [job for job in files if any(name not in done for *_, name in job)]
+
+
+def unused_keys(rules: MarkRules, counts: Iterable[MarkCounts]) -> Iterator[str]:
+    """Yield a line for each table or list with keys that no document has, from the counts of all sources."""
+    found = added((each.found for each in counts), dict[str, int]())
+    for marks in rules.marks:
+        if not marks.is_aligned and (unused := len(load_table(marks)[0]) - found.get(marks.label, 0)) > 0:
+            yield f"{marks.label}: at least {counted(unused, 'key')} of {marks.entry.key} that no document has"
 
 
 def mark_file(build: Build, job: MarkJob) -> None:
@@ -120,6 +127,7 @@ def _counts(build: Build, documents: Documents, verdict: Verdict) -> MarkCounts:
         copies=counted(copies - (copies > 0)),
         removed={reason: counted(verdict.why == i) for i, reason in enumerate(verdict.reasons) if reason},
         values={name: found for name, column in zip(names, verdict.marks, strict=True) if (found := _tally(column))},
+        found=verdict.found,
     )
 
 

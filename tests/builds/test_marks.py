@@ -16,13 +16,14 @@ import pytest
 import xxhash
 from pydantic import ValidationError
 
-from tests.builders.datasets import build, listed_files, make_spec, stored_documents
+from tests.builders.datasets import build, listed_files, make_spec, stored_documents, write_jsonl
 from tests.builders.observing import at_step
 from tests.builders.refusals import assert_refused
 from tests.counts import count
 from tokenloom.cli.main import main
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.keys import Purpose, mix64, split_indices
+from tokenloom.tasks.running import progress
 
 SHARES = [("train", 0.7), ("validation", 0.3)]
 KEEPS = ["quality >= 2", "not bad", "quality >= 1 and not (bad or topic == 'b')", "topic in ['a', 'c'] or bad", None]
@@ -363,6 +364,25 @@ def test_where_trace_inspect_and_verify_know_marks_and_copies(
     assert "marked: its marks leave it out (keep), quality = 0" in dropped
     assert "(repeat), quality = 1" in said("where", reference, "--path", "a.parquet", "--row", "1", code=3)
     traced = json.loads(said("trace", reference, "--sample", "0", "--seq-len", "8", "--json"))
-    assert {document["copy"] for document in traced["samples"][0]["documents"]} <= {0, 1, 2}
+    documents = traced["samples"][0]["documents"]
+    assert {document["copy"] for document in documents} <= {0, 1, 2}
+    assert all(document["marks"] == {"quality": int(document["id"][2:])} for document in documents)
     assert "documents left out: keep 1, repeat 1; 2 further copies" in said("inspect", reference)
     assert "nothing is damaged" in said("verify", reference, "--deep")
+
+
+def test_keys_that_no_document_has_are_said_and_other_sources_need_no_marks(tmp_path: Path) -> None:
+    spec = one_file(tmp_path, GOOD)
+    (tmp_path / "gone.txt").write_text("id0\nid7\nid8\n")
+    write_jsonl(tmp_path / "b.jsonl", ["other text"])
+    marks = [
+        {"path": str(tmp_path / "marks/*.parquet"), "key": "id", "source": "parquet-0"},
+        {"path": str(tmp_path / "gone.txt"), "key": "id", "as": "remove", "source": "parquet-0"},
+    ]
+    sources = [spec.sources[0].model_dump(mode="json"), {"kind": "jsonl", "path": str(tmp_path / "b.jsonl")}]
+    documents = {"marks": marks, "keep": "quality >= 1"}
+    seen: list[str] = []
+    with progress.listening(lambda event: seen.append(event.text) if isinstance(event, progress.Message) else None):
+        result = build(make_spec(tmp_path / "store", sources, documents=documents))
+    assert result.rows["kept"] == 6
+    assert seen == ["gone.txt: at least 2 keys of id that no document has"]

@@ -61,6 +61,7 @@ class TracedDocument(TracedClasses):
     content: str
     id: NotRequired[str | None]  # given if a source of the version names ids
     copy: NotRequired[int]  # given if the version repeats documents, see Origin
+    marks: NotRequired[dict[str, object]]  # that the command `trace` finds
     text: str | None
 
 

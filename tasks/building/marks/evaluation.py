@@ -36,6 +36,7 @@ class Verdict:
         marks: of all documents, null for those without them.
         copies: (n,), how many of each a version has.
         why: (n,), what drops a document, as an index into `reasons`, of which the first stands for nothing.
+        found: how many keys of each table or list the documents have.
 
     Raises InputError if a document lacks a mark that it must have.
     """
@@ -43,11 +44,12 @@ class Verdict:
     def __init__(self, rules: MarkRules, documents: Documents) -> None:
         self._documents, num_documents = documents, len(documents.table)
         self.copies, self.why, self.reasons = np.ones(num_documents, np.uint8), np.zeros(num_documents, np.uint8), [""]
+        self.found: dict[str, int] = {}
         self._is_marked = np.ones(num_documents, bool)  # by all tables; the expressions decide no others
         self.marks = self._join(rules)
-        if rules.keep is not None:
+        if rules.keep is not None and self.marks.num_columns:
             self._keep(parse_filter(rules.keep))
-        if rules.repeat is not None:
+        if rules.repeat is not None and self.marks.num_columns:
             self._repeat(rules, rules.repeat)
 
     def _drop(self, where: NDArray[np.bool_], reason: str) -> None:
@@ -61,6 +63,8 @@ class Verdict:
         for marks in rules.of(self._documents.file.source):
             rows, table = find(marks, self._documents)
             entry, is_missing = marks.entry, rows < 0
+            if not marks.is_aligned:
+                self.found[marks.label] = len(np.unique(rows[~is_missing]))
             if entry.as_ == REMOVE:
                 self._drop(~is_missing, marks.label)
             elif entry.as_:

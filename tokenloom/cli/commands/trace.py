@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -68,6 +69,7 @@ def trace(
     else:
         traced = _trace_step(reference, loader, str(step), chars)  # the parser requires one of them
     shown, samples, title = traced
+    _add_marks(samples, str(shown))
     out.line(title)
     _print_samples(out, samples)
     return Result({"reference": shown, "samples": samples})
@@ -103,6 +105,21 @@ def _trace_step(reference: str | None, loader: TracedLoader, step: str, chars: i
     which = "all ranks" if loader.rank is None else f"rank {loader.rank} of {steps.ranks.world_size}"
     title = f"{source}: step {step} of {which}, {counted(len(samples), 'sample')}"
     return alone.reference if alone else None, samples, title
+
+
+def _add_marks(samples: list[TracedSample], reference: str) -> None:
+    """Add their marks to documents of versions that have any; `reference` is that of samples that name no dataset."""
+    from tokenloom.storage.versions.document_tables import VersionTables
+    from tokenloom.tasks.lookup import Lookups
+
+    @cache
+    def lookups_of(name: str) -> Lookups:
+        return Lookups(VersionTables(*resolve(parse_reference(name))), None)
+
+    for sample in samples:
+        for document in sample["documents"]:
+            if marks := lookups_of(sample.get("dataset", reference)).marks_of(document)[1]:
+                document["marks"] = marks
 
 
 def _print_samples(out: Output, samples: list[TracedSample]) -> None:
