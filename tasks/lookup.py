@@ -255,7 +255,8 @@ class Lookups:
             with suppress(InputError):
                 if digests_of(words[np.newaxis])[0] in read_list(url, "content"):
                     return Lookup("excluded", f"documents.exclude lists it now: {url}", content)
-        return Lookup("not_found", f"no document has the content {content}", content)
+        hint = "; its marks may leave it out: give --path and --row" if self._tables.rules.marks else ""
+        return Lookup("not_found", f"no document has the content {content}{hint}", content)
 
     def _quarantined(self, entry: InputEntry, row: int) -> str:
         manifest = self._tables.manifest

@@ -149,6 +149,8 @@ def _print_plan(out: Output, planned: BuildPlan, value: Json) -> None:
     if value["kept_by_marks"]:
         kept, total = value["kept_by_marks"]
         out.line(f"keep keeps {kept:,} of {counted(total, 'row')} of marks ({percent(kept / max(1, total))})")
+    elif planned.spec.documents.keep:
+        out.line("keep reads marks of several files: what it keeps is known once it is built")
     if value["checks"]:
         limits = ", ".join(f"{name} {limit:,}" for name, limit in value["checks"].items())
         out.line(f"checks before it is published: {limits}")
