@@ -226,17 +226,17 @@ class Lookups:
         origin = (entry.source, entry.path, row)
         if exact := [each for each in documents if (each["source"], each["path"], each["row"]) == origin]:
             return Lookup("found", "", content, exact)
+        here: Origin = {"source": entry.source, "path": entry.path, "row": row, "content": content, "id": found.id}
+        why, marks = self.marks_of(here)
+        if why and why != EXCLUDED:
+            shown = "".join(f", {name} = {value}" for name, value in marks.items())
+            return Lookup("marked", f"its marks leave it out ({why}){shown}", content)
         if documents:
             first = documents[0]
             reason = f"its text was kept from {first['source']}: {first['path']}, row {first['row']}"
             return Lookup("duplicate", reason, content, documents)
         if why := self._why_filtered(found.text, found.form):
             return Lookup("filtered", why, content)
-        here: Origin = {"source": entry.source, "path": entry.path, "row": row, "content": content, "id": found.id}
-        why, marks = self.marks_of(here)
-        if why and why != EXCLUDED:
-            shown = "".join(f", {name} = {value}" for name, value in marks.items())
-            return Lookup("marked", f"its marks leave it out ({why}){shown}", content)
         return self._absent(content)
 
     def marks_of(self, document: Origin) -> tuple[str, dict[str, Any]]:

@@ -83,7 +83,7 @@ class EncodedCounts:
 
 @dataclass(frozen=True, slots=True)
 class MarkCounts:
-    """What marks make of documents: those that stay by split, with their further `copies`, and the others.
+    """What marks make of documents, before duplicates: those that stay by split, with their further `copies`.
 
     `removed` counts the documents that each list dropped, and the expressions "keep" and "repeat"; "excluded" are those
     of documents.exclude. `values` says how many documents have each value of a mark, numbers rounded to two digits;

@@ -6,7 +6,7 @@ It reads document tables of spills and files of marks, and no text: another thre
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -30,6 +30,7 @@ from tokenloom.storage.work.records import (
 )
 from tokenloom.storage.work.segments import as_segments, take_segments
 from tokenloom.storage.work.spill import Spill, SpillDocuments, write_spill
+from tokenloom.tasks.building.inputs import InputFile
 from tokenloom.tasks.building.marks.evaluation import Verdict, row_numbers
 from tokenloom.tasks.building.marks.files import MarkRules
 from tokenloom.tasks.building.marks.tables import Documents, check_length, load_table
@@ -48,6 +49,7 @@ def mark_jobs(plan: BuildPlan) -> tuple[list[str], list[MarkJob]]:
     """Return the names of all marks in work/, and a job for each input file whose partitions are not all marked."""
     store, marks = plan.build.store, plan.build.marks
     assert marks is not None
+    _check_aligned(marks, plan.inputs)
     records = find_partition_records(store, (part.spill_name for part in plan.partitions))
     parts: MarkJob = []
     for part in plan.partitions:
@@ -57,6 +59,17 @@ def mark_jobs(plan: BuildPlan) -> tuple[list[str], list[MarkJob]]:
     done = find_marked(store, names)
     files = (list(of_file) for _, of_file in groupby(parts, key=lambda each: each[0].input_index))
     return names, [job for job in files if any(name not in done for *_, name in job)]
+
+
+def _check_aligned(rules: MarkRules, inputs: Sequence[InputFile]) -> None:
+    """Raise InputError if two inputs have one file of marks, or a file belongs to none: their names do not fit."""
+    for marks in (one for one in rules.marks if one.is_aligned):
+        of: dict[str, str] = {}
+        for file in (file for file in inputs if marks in rules.of(file.source)):
+            if (url := marks.beside(file).url) and of.setdefault(url, file.url) != file.url:
+                raise InputError(f"{url}: the marks of {of[url]} and of {file.url}; check the names, or name `source:`")
+        if left := [file.url for file in marks.files if file.url not in of]:
+            raise InputError(f"{left[0]}: no input has the name of this file of marks; check `path`, or remove it")
 
 
 def unused_keys(rules: MarkRules, counts: Iterable[MarkCounts]) -> Iterator[str]:

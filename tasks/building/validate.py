@@ -122,7 +122,7 @@ def validate_build(
     _compare_totals(plan, assignment, records, rows)
     _validate_shards(plan, records)
     if not rows.kept:
-        raise InputError(f"{plan.spec.documents.exclude}: documents.exclude drops every document; check that file")
+        raise InputError("documents.exclude or marks drop every document; check these files, and documents.keep")
     # Files of tokens without an index of their documents: end-of-text ids have shown where these begin.
     inferred = {file.source for file in plan.inputs if INDEX not in file.options.get("has", (INDEX,))}
     sources = added((record.statistics.sources for record in records), {})

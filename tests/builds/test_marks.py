@@ -6,6 +6,7 @@ import json
 import random
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ import pytest
 import xxhash
 from pydantic import ValidationError
 
-from tests.builders.datasets import build, listed_files, make_spec, stored_documents, write_jsonl
+from tests.builders.datasets import build, listed_files, make_spec, stored_documents, stored_texts, write_jsonl
 from tests.builders.observing import at_step
 from tests.builders.refusals import assert_refused
 from tests.counts import count
 from tokenloom.cli.main import main
+from tokenloom.errors import InputError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.keys import Purpose, mix64, split_indices
 from tokenloom.tasks.running import progress
@@ -211,7 +213,7 @@ def test_marks_by_id_and_content_say_what_is_missing_unknown_or_contradictory(tm
     pq.write_table(twice, tmp_path / "marks" / "a.parquet")
     assert_refused(with_marks(by_id), "a key has two different marks")
     pq.write_table(GOOD, tmp_path / "marks" / "a.parquet")
-    assert_refused(with_marks(by_id * 2), "a.parquet: another file has the mark 'quality' too")
+    assert_refused(with_marks(by_id * 2), "another file has the mark 'quality' too")
     (tmp_path / "marks" / "a.parquet").unlink()
     assert_refused(with_marks(by_id), "no file matches")
 
@@ -386,3 +388,65 @@ def test_keys_that_no_document_has_are_said_and_other_sources_need_no_marks(tmp_
         result = build(make_spec(tmp_path / "store", sources, documents=documents))
     assert result.rows["kept"] == 6
     assert seen == ["gone.txt: at least 2 keys of id that no document has"]
+
+
+def marked(folder: Path, marks: Sequence[dict[str, Any]], keep: str | None = None) -> BuildSpec:
+    """Return a spec of six rows, the last two without an id, with files of marks in the folder."""
+    ids = ["id0", "id1", "id2", "id3", None, ""]
+    folder.mkdir(exist_ok=True)
+    pq.write_table(pa.table({"text": [f"text {i}" for i in range(6)], "id": ids}), folder / "a.parquet")
+    (folder / "x.txt").write_text("id0\nid1\n")
+    (folder / "y.txt").write_text("id2\n")
+    pq.write_table(pa.table({"id": ["id0", "id1", ""], "quality": [5, 1, 9]}), folder / "q.parquet")
+    pq.write_table(pa.table({"id": ["id3"], "other": [1]}), folder / "o.parquet")
+    texts = ['"text 0"', "text 1", xxhash.xxh3_128_hexdigest(b"text 2")]
+    pq.write_table(pa.table({"content": texts}), folder / "c.parquet")
+    rules = {"marks": [one | {"path": str(folder / one["path"])} for one in marks], "keep": keep}
+    source = {"kind": "parquet", "path": str(folder / "a.parquet"), "id": "id"}
+    return make_spec(folder / "store", [source], documents=rules)
+
+
+BAD = {"path": "x.txt", "key": "id", "as": "bad"}
+QUALITY = {"path": "q.parquet", "key": "id", "missing": "keep"}
+
+
+@pytest.mark.parametrize(
+    ("marks", "keep", "kept"),
+    [
+        ([BAD | {"missing": "drop"}], None, {0, 1}),
+        ([BAD], "not bad", {2, 3, 4, 5}),
+        ([QUALITY], "quality >= 3", {0, 2, 3, 4, 5}),  # an id of no characters is none, so 9 is of no document
+        ([QUALITY, {"path": "o.parquet", "key": "id", "missing": "keep"}], "quality >= 3", {0, 2, 3, 4, 5}),
+        ([{"path": "c.parquet", "key": "content", "as": "remove"}], None, {0, 3, 4, 5}),
+    ],
+)
+def test_a_mark_decides_the_documents_that_have_it(
+    marks: list[dict[str, Any]], keep: str | None, kept: set[int], tmp_path: Path
+) -> None:
+    spec = marked(tmp_path, marks, keep)
+    assert stored_texts(spec, build(spec).version) == [f"text {i}" for i in sorted(kept)]
+
+
+@pytest.mark.parametrize(
+    ("marks", "said"),
+    [
+        ([BAD, BAD | {"path": "y.txt"}], "y.txt: another file has the mark 'bad' too"),
+        ([QUALITY, {"path": "y.txt", "key": "id", "as": "quality"}], "y.txt: another file has the mark 'quality' too"),
+        ([BAD | {"missing": "fail"}], "row 2: no mark in x.txt"),
+    ],
+)
+def test_marks_that_contradict_each_other_end_the_build(marks: list[dict[str, Any]], said: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        build(marked(tmp_path, marks))
+
+
+def test_a_file_of_marks_is_that_of_one_input(tmp_path: Path) -> None:
+    spec = one_file(tmp_path, GOOD)
+    pq.write_table(GOOD, tmp_path / "marks" / "b.parquet")
+    assert_refused(spec, "b.parquet: no input has the name of this file of marks")
+    (tmp_path / "marks" / "b.parquet").unlink()
+    for name in ("a.1", "a.2"):
+        write_jsonl(tmp_path / f"{name}.jsonl", [f"{name} {i}" for i in range(6)])
+    source = {"kind": "jsonl", "path": str(tmp_path / "a.*.jsonl")}
+    two = make_spec(tmp_path / "store", [source], documents=spec.documents.model_dump(mode="json"))
+    assert_refused(two, "a.parquet: the marks of ")

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from tokenloom.spec.base import Location, SpecModel, as_list
-from tokenloom.spec.syntax import is_table
+from tokenloom.spec.syntax import REMOVE, is_table
 
 MAX_TIMES = 255
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
@@ -47,6 +47,8 @@ class Marks(SpecModel):
         has_marks = is_table(self.path) and (self.key == "id" or self.path.endswith(".parquet"))
         if self.as_ is None and not has_marks:
             raise ValueError(f"{self.path} is a list of keys: give `as: remove`, or the name of a mark as `as`")
+        if self.as_ == REMOVE and self.missing not in (None, "keep"):
+            raise ValueError(f"missing: {self.missing} says nothing of a list that removes; leave it out")
         return self
 
     @property

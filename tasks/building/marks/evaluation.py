@@ -45,7 +45,7 @@ class Verdict:
         self._documents, num_documents = documents, len(documents.table)
         self.copies, self.why, self.reasons = np.ones(num_documents, np.uint8), np.zeros(num_documents, np.uint8), [""]
         self.found: dict[str, int] = {}
-        self._is_marked = np.ones(num_documents, bool)  # by all tables; the expressions decide no others
+        self._lacks: dict[str, NDArray[np.bool_]] = {}  # by mark, the documents that no expression with it decides
         self.marks = self._join(rules)
         if rules.keep is not None and self.marks.num_columns:
             self._keep(parse_filter(rules.keep))
@@ -67,24 +67,28 @@ class Verdict:
                 self.found[marks.label] = len(np.unique(rows[~is_missing]))
             if entry.as_ == REMOVE:
                 self._drop(~is_missing, marks.label)
-            elif entry.as_:
-                columns[entry.as_] = pa.array(~is_missing)
-            else:
-                if is_missing.any() and entry.if_missing == "fail":
-                    place = self._documents.place(is_missing)
-                    raise InputError(f"{place}: no mark in {marks.label}; check that file, or set `missing: keep`")
-                if entry.if_missing == "drop":
-                    self._drop(is_missing, marks.label)
-                self._is_marked &= ~is_missing
-                if twice := columns.keys() & set(table.column_names):
-                    raise InputError(f"{marks.label}: another file has the mark {min(twice)!r} too; rename one of them")
+                continue
+            lacking = is_missing & (self.copies > 0)
+            if lacking.any() and entry.if_missing == "fail":
+                place = self._documents.place(lacking)
+                raise InputError(f"{place}: no mark in {marks.label}; check that file, or set `missing: keep`")
+            if entry.if_missing == "drop":
+                self._drop(is_missing, marks.label)
+            found = {entry.as_: pa.array(~is_missing)} if entry.as_ else {}
+            if not entry.as_:
                 taken = table.take(pa.array(rows, mask=is_missing))
-                columns |= {name: taken[name].combine_chunks() for name in taken.column_names}
+                found = {name: taken[name].combine_chunks() for name in taken.column_names}
+                self._lacks |= dict.fromkeys(found, is_missing)
+            if twice := columns.keys() & found.keys():
+                raise InputError(f"{marks.label}: another file has the mark {min(twice)!r} too; rename one of them")
+            columns |= found
         return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
     def _undecided(self, names: list[str]) -> NDArray[np.bool_]:
         """Return which documents these marks decide, (n,); raises InputError for an unknown mark, null or NaN."""
-        where = self._is_marked & (self.copies > 0)
+        where = self.copies > 0
+        for name in names:
+            where &= ~self._lacks.get(name, np.zeros(len(where), bool))
         for name in names:
             if name not in self.marks.schema.names:
                 known, source = ", ".join(self.marks.schema.names) or "none", self._documents.file.source
@@ -103,7 +107,9 @@ class Verdict:
         table, where = self._documents.table, self._undecided([repeat.by])
         kind, times = self.marks.schema.field(repeat.by).type, np.ones(len(table))
         for text, number in repeat.times.items():
-            value = text if pa.types.is_string(kind) or pa.types.is_large_string(kind) else number_of(text) or 0
+            value = text if pa.types.is_string(kind) or pa.types.is_large_string(kind) else number_of(text)
+            if value is None:
+                raise InputError(f"documents.repeat.times: {text!r} is not a value of {repeat.by}; correct it")
             times[kept_by(self.marks, Comparison(repeat.by, "==", value), self._documents.file.url)] = number
         is_repeated = np.isin([name for name, _ in rules.shares], repeat.splits)
         times[~is_repeated[self._documents.split]] = 1
@@ -130,7 +136,7 @@ def explain(spec: BuildSpec, tables: VersionTables, document: Origin) -> tuple[s
     split = split_indices(content[np.newaxis], rules.shares).astype(np.uint8)
     ids = pa.array([document.get("id")], pa.large_string())
     verdict = Verdict(rules, Documents(file, table, split, ids, np.searchsorted(rows, table["row"])))
-    return verdict.reasons[verdict.why[0]], verdict.marks.to_pylist()[0]
+    return verdict.reasons[verdict.why[0]], verdict.marks.to_pylist()[0] if verdict.marks.num_columns else {}
 
 
 def row_numbers(reader: SourceReader, url: str, part: PartitionRange) -> UInt64s:

@@ -141,11 +141,14 @@ def find_marks(spec: BuildSpec, memory: FingerprintMemory) -> MarkRules | None:
 
     Raises InputError if a pattern matches no file, or if the exclusions can't be read.
     """
-    rules, marks = spec.documents, []
+    rules, marks = spec.documents, list[MarkFiles]()
     for entry in rules.marks:
         files = find_files(entry.path)
         found = tuple(MarkFile(each.path, each.url, each.fingerprint or memory.local(each.url)[0]) for each in files)
-        made = MarkFiles(entry, found, files[0].url.rpartition("/")[2])
+        label = files[0].url.rpartition("/")[2]
+        if label in {EXCLUDED, "keep", "repeat", *(one.label for one in marks)}:
+            label = f"marks.{len(marks)}"
+        made = MarkFiles(entry, found, label)
         marks.append(replace(made, files=_by_task(found, spec, entry.source)) if made.has_positions else made)
     excluded = _excluded(rules.exclude, only_hashes=bool(spec.ids_options())) if rules.exclude else None
     if not marks and not excluded:

@@ -23,7 +23,7 @@ from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.keys import DIGEST_DTYPE, Digests, content_hashes, digests_of
 from tokenloom.tasks.building.inputs import InputFile
 from tokenloom.tasks.building.marks.files import MarkFile, MarkFiles, MarkRules, column_names, open_table
-from tokenloom.tasks.rules import content_digest, read_list
+from tokenloom.tasks.rules import read_list
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.files import open_decompressed, open_input
 from tokenloom.tasks.sources.filters import check_comparable, kept_rows
@@ -68,6 +68,8 @@ def find(marks: MarkFiles, documents: Documents) -> tuple[Int64s, pa.Table]:
     rows, order = np.empty(len(wanted), np.int64), np.argsort(wanted, kind="stable")
     rows[order] = np.searchsorted(keys, wanted[order])  # a search in order takes a quarter of the time
     found = rows < len(keys)
+    if marks.entry.key == "id" and documents.ids is not None:  # no mark is of documents without an id
+        found &= documents.ids.is_valid().to_numpy(zero_copy_only=False)
     found[found] = keys[rows[found]] == wanted[found]
     return np.where(found, rows, -1), table
 
@@ -132,19 +134,21 @@ def _keyed(marks: MarkFiles, url: str) -> Iterator[tuple[Digests, pa.RecordBatch
             what = "a null in the" if bad in names else "no"
             raise InputError(f"{url}: {what} column {bad!r}, which `key: {key}` needs; correct that")
         columns = [batch[name] for name in needed]
-        yield _contents(url, *columns) if key == "content" else _hashed(*columns), batch.select(_marks_in(names))
+        yield _contents(*columns) if key == "content" else _hashed(*columns), batch.select(_marks_in(names))
 
 
 def _marks_in(names: Sequence[str]) -> list[str]:
     return [name for name in names if name not in ("path", "row", "id", "content")]
 
 
-def _contents(url: str, column: pa.Array) -> Digests:
-    try:
-        lines = column.cast(pa.large_string()).to_pylist()
-        return np.frombuffer(b"".join(map(content_digest, lines)), DIGEST_DTYPE)
-    except ValueError as error:
-        raise InputError(f"{url}: column 'content': {message_of(error)}; correct the file") from error
+def _contents(column: pa.Array) -> Digests:
+    """Return the contents that a column has as hashes, 32 hexadecimal digits, or as texts."""
+    texts = column.cast(pa.large_string())
+    is_hash = pc.match_substring_regex(texts, "^[0-9a-fA-F]{32}$").to_numpy(zero_copy_only=False)
+    found = digests_of(content_hashes(*text_bytes(texts)))
+    hashes = "".join(texts.filter(pa.array(is_hash)).to_pylist())
+    found[is_hash] = np.frombuffer(bytes.fromhex(hashes), DIGEST_DTYPE)
+    return found
 
 
 def _json_lines(url: str, *, is_list: bool) -> pa.RecordBatch:
@@ -231,6 +235,8 @@ def check_length(marks: MarkFiles, input_file: InputFile, num_rows: int) -> None
 def _batches(url: str, names: list[str] | None = None) -> Iterator[pa.RecordBatch]:
     with open_table(url) as table:
         yield from table.iter_batches(_BATCH_ROWS, columns=names)
+        if not table.metadata.num_rows:
+            yield pa.RecordBatch.from_pylist([], table.schema_arrow)
 
 
 def kept_by(batch: pa.RecordBatch, tree: Filter, url: str) -> NDArray[np.bool_]:
