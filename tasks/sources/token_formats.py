@@ -184,7 +184,7 @@ class Llmc(TokenFormat):
         magic, version, count, width = header[:4].tolist()
         width = {self.GPT2: 2, self.LLAMA3: 4}.get(magic, width)
         if self.VERSIONS.get(magic) != version or width not in (2, 4):
-            raise InputError(f"{url}: it begins with {magic}, {version}, which is no header of llm.c; check the format")
+            raise InputError(f"{url}: it begins with {magic}, {version}, not a header of llm.c; check the format")
         compare(url, input_bytes(url), "its header", header.nbytes + count * width, "bytes")
         return Layout(None, count, TOKEN_DTYPES[width], header.nbytes)
 

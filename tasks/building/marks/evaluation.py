@@ -35,7 +35,7 @@ class Verdict:
     Attributes:
         marks: of all documents, null for those without them.
         copies: (n,), how many of each a version has.
-        why: (n,), what drops a document, as an index into `reasons`, of which the first stands for nothing.
+        why: (n,), what drops a document, as an index into `reasons`; 0 drops nothing.
         found: how many keys of each table or list the documents have.
 
     Raises InputError if a document lacks a mark that it must have.

@@ -177,7 +177,7 @@ def _find_aligned(marks: MarkFiles, documents: Documents) -> tuple[Int64s, pa.Ta
     if marks.has_positions:
         return np.where(np.isin(positions, _removed(file)), 0, -1), pa.Table.from_batches([_NO_MARKS])
     if marks.entry.as_ is not None:
-        raise InputError(f"{file.url}: it has a row for each row of its input, so it is no list; remove `as`")
+        raise InputError(f"{file.url}: it has a row for each row of its input, so it is not a list; remove `as`")
     start = int(positions.min(initial=0))
     rows, table = positions - start, _read_rows(file, start, int(positions.max(initial=-1)) + 1)
     if "id" in table.column_names and documents.ids is not None:

@@ -61,7 +61,7 @@ class Tree:
         self._children, self._parents = [(0, 0)] * len(weights), dict[int, int]()
         heap = [(weight, member) for member, weight in enumerate(weights) if weight]
         heapq.heapify(heap)
-        while len(heap) > 1:  # the two lightest are merged, of equal ones those with the lower numbers
+        while len(heap) > 1:  # merges the two lightest; ties go to the lower numbers
             (a, left), (b, right) = heapq.heappop(heap), heapq.heappop(heap)
             heapq.heappush(heap, (a + b, len(nodes)))
             self._parents[left] = self._parents[right] = len(nodes)

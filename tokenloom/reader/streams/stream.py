@@ -230,7 +230,7 @@ class Stream:
         numbers, own = self.turns(positions)
         rows = self._table.locate(self._splits, self._orders.samples(numbers, own))
         epochs = np.zeros_like(self._num_samples)
-        epochs[numbers[::-1]] = (own // self._num_samples[numbers])[::-1]  # of equal numbers, the first row comes last
+        epochs[numbers[::-1]] = (own // self._num_samples[numbers])[::-1]  # where a number repeats, its first row wins
         return TokenWindow(self._splits, self._table, rows, num_rows, self.format, epochs)
 
     def shards_of(self, positions: Int64s) -> Iterator[tuple[SplitSamples, list[int]]]:
