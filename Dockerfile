@@ -1,5 +1,5 @@
 # An image for a Prefect server and for workers that build datasets: `docker build -t tokenloom:0.1.0 .` in a clone.
-# docs/guides/clusters.md#in-containers says how to use it, and what of it was run.
+# docs/guides/teams.md#in-containers says how to use it, and what of it was run.
 FROM python:3.11.15-slim-bookworm AS source
 COPY . /source
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels /source

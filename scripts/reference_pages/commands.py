@@ -63,7 +63,7 @@ _GUIDES = {  # the page that shows a command at work
     "gc": "../guides/versions.md",
     "export": "../guides/exports.md",
     "up": "../guides/prefect.md",
-    "deploy": "../guides/clusters.md#your-own-server",
+    "deploy": "../guides/teams.md#your-own-server",
 }
 
 

@@ -35,7 +35,7 @@ _GUIDES = {  # the page that shows a block at work
     "chat": "../guides/conversations.md",
     "checks": "../guides/checks.md",
     "runner": "../guides/clusters.md#where-the-tasks-run",
-    "credentials": "../guides/clusters.md#stores-and-credentials",
+    "credentials": "../guides/teams.md#stores-and-credentials",
 }
 
 
