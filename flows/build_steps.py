@@ -39,7 +39,8 @@ from tokenloom.tasks.building.tokenization import tokenize_partition, tokenize_t
 from tokenloom.tasks.building.validate import check_jobs, refuse_differences, rejected, validate_build
 from tokenloom.tasks.building.version_facts import VersionFacts
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.steps import MAX_SMALL_TASKS, Job, Runner
+from tokenloom.tasks.running.steps import Job, Runner
+from tokenloom.tasks.sizes import MAX_SMALL_TASKS
 from tokenloom.tokenizers.fast.proofs import choose
 
 if TYPE_CHECKING:

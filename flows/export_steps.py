@@ -9,7 +9,8 @@ from typing import Any
 from tokenloom.tasks.exporting.base import ExportOptions, FileRecord
 from tokenloom.tasks.exporting.export import Export, begin, finish, open_export, result_of, write_unit
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.steps import MAX_SMALL_TASKS, Job, Runner, open_workers
+from tokenloom.tasks.running.steps import Job, Runner, open_workers
+from tokenloom.tasks.sizes import MAX_SMALL_TASKS
 
 _TASK_TOKENS = 32_000_000
 

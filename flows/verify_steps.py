@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tokenloom.storage.verification import Damage
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.steps import MAX_SMALL_TASKS, Runner, open_workers
+from tokenloom.tasks.running.steps import Runner, open_workers
+from tokenloom.tasks.sizes import MAX_SMALL_TASKS
 from tokenloom.tasks.verify import (
     DamagedFile,
     OpenedVersion,
@@ -62,7 +63,7 @@ def run_verification(
         build, samples, notes = runner.one("find sources", lambda: deep_jobs(subject, damaged, spec))
         warnings += notes
         progress.report(progress.StepStarted("encode", sum(sample.weight for sample in samples)))
-        reports = reports + runner.each("encode", partial(verify_encoding, build), samples, max_tasks=MAX_SMALL_TASKS)
+        reports = reports + runner.each("encode", partial(verify_encoding, build), samples, most=MAX_SMALL_TASKS)
     return {
         "reference": subject.reference,
         "version": subject.version,

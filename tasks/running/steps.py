@@ -35,10 +35,8 @@ from tokenloom.storage.stores.remote_calls import never_answered
 from tokenloom.storage.stores.remote_errors import is_transient, reason_of
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.workers import WorkerPool
+from tokenloom.tasks.sizes import MAX_TASKS, TASKS_PER_WORKER, max_tasks
 
-MAX_TASKS = 400  # tasks of a step; Prefect is slow to show and store a run with more task runs
-MAX_SMALL_TASKS = 120  # tasks of a step that takes a small part of the time
-_BATCHES_PER_WORKER = 4  # the least number; then all workers finish at about the same time
 RETRY_SECONDS: tuple[float, ...] = (1, 5, 20)
 
 
@@ -67,11 +65,11 @@ class Batch(NamedTuple):
 Step = Callable[[Any], Any]
 
 
-def batches_of(jobs: Sequence[Job], num_workers: int, task_weight: int, max_tasks: int) -> list[Batch]:
+def batches_of(jobs: Sequence[Job], num_workers: int, task_weight: int, most: int = MAX_TASKS) -> list[Batch]:
     """Divide jobs into batches, in order; a batch ends with the job that fills it. See Runner.each."""
     total = sum(max(job.weight, 1) for job in jobs)
-    for_workers = total // (_BATCHES_PER_WORKER * max(1, num_workers))
-    full = max(min(task_weight, for_workers), -(-total // max_tasks), 1)
+    for_workers = total // (TASKS_PER_WORKER * max(1, num_workers))
+    full = max(min(task_weight, for_workers), -(-total // max_tasks(num_workers, most)), 1)
     batches: list[list[Job]] = []
     weight = full
     for job in jobs:
@@ -102,7 +100,7 @@ class Runner:
     preload: Callable[[Callable[[], object]], None] = lambda _: None
 
     def each(
-        self, name: str, step: Step, jobs: Sequence[Job], task_weight: int = 1, max_tasks: int = MAX_TASKS
+        self, name: str, step: Step, jobs: Sequence[Job], task_weight: int = 1, most: int = MAX_TASKS
     ) -> list[Any]:
         """Run a step for each job; return the results in order. The batches change no byte of a version.
 
@@ -111,9 +109,9 @@ class Runner:
             step: the function that a worker calls for each job.
             jobs: in order.
             task_weight: how much a batch does; less so that each worker gets several, more if there would be too many.
-            max_tasks: the largest number of batches.
+            most: the largest number of batches, if no worker is idle then, see max_tasks.
         """
-        batches = batches_of(jobs, self.num_workers, task_weight, max_tasks)
+        batches = batches_of(jobs, self.num_workers, task_weight, most)
         return list(chain.from_iterable(self.run(name, step, batches)))
 
 

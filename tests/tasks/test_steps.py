@@ -129,4 +129,4 @@ def test_a_wrong_endpoint_ends_a_build_after_the_tries_of_one_request(
 def test_a_step_has_at_most_max_tasks_tasks(num_jobs: int, num_workers: int, weight: int) -> None:
     batches = batches_of([Job("", i, weight) for i in range(num_jobs)], num_workers, 1, 400)
     assert [job for batch in batches for job in batch.jobs] == list(range(num_jobs))
-    assert len(batches) <= 400
+    assert len(batches) <= max(400, 4 * num_workers)
