@@ -21,44 +21,14 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from build_tools import Vocabulary
-from corpus import distinct_documents
+from corpus import distinct_documents, write_numbered_copies
 from figures import Figure, print_table, write_json
 from watched import run_measured
 
 GB = 1e9
-_FILE_BYTES = 125_000_000
-_GROUP_ROWS = 500
-
-
-def numbered_copies(texts: list[str], num_bytes: float) -> Iterator[list[str]]:
-    """Yield the texts of one file after another, `num_bytes` bytes of UTF-8 in total, all of them distinct."""
-    part: list[str] = []
-    part_bytes = total = 0
-    for number in count():
-        for text in texts:
-            part.append(f"# {number}\n{text}")
-            part_bytes += len(part[-1].encode())
-            if total + part_bytes >= num_bytes:
-                yield part
-                return
-            if part_bytes >= _FILE_BYTES:
-                yield part
-                total, part_bytes, part = total + part_bytes, 0, []
-
-
-def write_files(folder: Path, texts: list[str], num_bytes: float) -> None:
-    """Write parquet files of about 125 MB of text."""
-    folder.mkdir(parents=True)
-    for index, part in enumerate(numbered_copies(texts, num_bytes)):
-        table = pa.table({"text": pa.array(part, pa.large_string())})
-        pq.write_table(table, folder / f"part-{index:05d}.parquet", row_group_size=_GROUP_ROWS, compression="zstd")
 
 
 def fill_page_cache(file: Path) -> None:
@@ -71,7 +41,7 @@ def fill_page_cache(file: Path) -> None:
 
 def measure(folder: Path, texts: list[str], gigabytes: float, arguments: argparse.Namespace) -> Iterator[Figure]:
     """Build one size; yield its time per million tokens, its rate, its steps, and its memory."""
-    write_files(folder / "corpus", texts, gigabytes * GB)
+    write_numbered_copies(folder / "corpus", texts, gigabytes * GB)
     spec = folder / "spec.yaml"
     definition = {
         "dataset": "scale",

@@ -7,6 +7,7 @@ import random
 import re
 import sysconfig
 from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +15,8 @@ import pyarrow.parquet as pq
 
 NUM_FILES = 8
 _ROW_GROUP_BYTES = 8_000_000
+_COPIES_FILE_BYTES = 125_000_000
+_GROUP_ROWS = 500
 _SPECIAL_TOKEN = re.compile(r"<\|\w+\|>")
 
 
@@ -86,6 +89,33 @@ def write_corpus(folder: Path, texts: list[str]) -> list[Path]:
         table = pa.table({"text": pa.array(texts[start : start + num_rows], pa.large_string())})
         paths.append(folder / f"part-{len(paths)}.parquet")
         pq.write_table(table, paths[-1], row_group_size=group_rows, compression="zstd")
+    return paths
+
+
+def _numbered_copies(texts: list[str], num_bytes: float) -> Iterator[list[str]]:
+    """Yield the texts of one file after another, `num_bytes` bytes of UTF-8 in total, all of them distinct."""
+    part: list[str] = []
+    part_bytes = total = 0
+    for number in count():
+        for text in texts:
+            part.append(f"# {number}\n{text}")
+            part_bytes += len(part[-1].encode())
+            if total + part_bytes >= num_bytes:
+                yield part
+                return
+            if part_bytes >= _COPIES_FILE_BYTES:
+                yield part
+                total, part_bytes, part = total + part_bytes, 0, []
+
+
+def write_numbered_copies(folder: Path, texts: list[str], num_bytes: float) -> list[Path]:
+    """Write the texts over and over, all of them distinct, as parquet files of about 125 MB; return their paths."""
+    folder.mkdir(parents=True)
+    paths: list[Path] = []
+    for part in _numbered_copies(texts, num_bytes):
+        table = pa.table({"text": pa.array(part, pa.large_string())})
+        paths.append(folder / f"part-{len(paths):05d}.parquet")
+        pq.write_table(table, paths[-1], row_group_size=_GROUP_ROWS, compression="zstd")
     return paths
 
 

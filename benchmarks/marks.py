@@ -1,16 +1,21 @@
 """Measure what marks cost: a first build, and builds after it with marks, another threshold, and repeats.
 
     python benchmarks/marks.py [--megabytes 320] [--tokenizer gpt2] [--workers 2] [--rounds 3] [--output FILE.json]
+        [--folder FOLDER] [--no-repeats]
 
-The text is that of build.py, and three columns of made marks stand beside it. Each round has a store of its own, and a
-first build with the reference library. Ratios are within a round: to that build, to a first build with the fast
-encoder, and to the shuffle and the ends of it (all but reading and encoding).
+The text is that of build.py; more than 1 GB is 300 MB of it over and over, each copy with its number. Three columns of
+made marks stand beside it. Each round has a store of its own, and a first build with the reference library. Ratios are
+within a round: to that build, to a first build with the fast encoder, and to the shuffle and the ends of it (all but
+reading and encoding). Shards are deleted once they are measured: with gpt2 and without repeats, the folder needs twice
+the size of the text.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -19,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from corpus import distinct_documents, write_corpus
+from corpus import distinct_documents, write_corpus, write_numbered_copies
 from figures import Figure, print_table, write_json
 from tokenloom.flows.direct import build_directly
 from tokenloom.spec.build_spec import BuildSpec
@@ -43,7 +48,7 @@ def write_marks(folder: Path, files: list[Path]) -> None:
         pq.write_table(pa.table(marks), folder / path.name)
 
 
-def measure(folder: Path, tokenizer: str, workers: int, number: int) -> dict[str, float]:
+def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, float]:
     """Build once in each way; return seconds, and those of steps of the first build, by name."""
     marks = [{"path": str(folder / "marks/*.parquet"), "key": "row"}]
     keep = {"marks": marks, "keep": "quality >= 2 and not contaminated"}
@@ -52,18 +57,22 @@ def measure(folder: Path, tokenizer: str, workers: int, number: int) -> dict[str
     def build(name: str, store: str, documents: dict[str, Any], **fields: Any) -> BuildResult:
         spec = {
             "dataset": "d",
-            "store": str(folder / f"{store}-{number}"),
+            "store": str(folder / store),
             "sources": [{"kind": "parquet", "path": str(folder / "in/*.parquet")}],
-            "tokenizer": {"kind": "tiktoken", "name": tokenizer} | fields,
+            "tokenizer": {"kind": "tiktoken", "name": arguments.tokenizer} | fields,
             "documents": documents,
             "report": False,
         }
+        os.sync()  # nothing else is written during the build
         begin = time.perf_counter()
-        result = build_directly(BuildSpec.model_validate(spec), workers)
+        result = build_directly(BuildSpec.model_validate(spec), arguments.workers)
         found[name] = time.perf_counter() - begin
+        for shard in (folder / store / "d/versions").rglob("*.tok"):  # nothing reads it any more
+            shard.unlink()
         return result
 
     build(REFERENCE, "reference", {}, backend="reference")
+    shutil.rmtree(folder / "reference")
     first = build(FIRST, "store", {})
     assert first.facts.build is not None
     found["all of it but encoding"] = found[FIRST] - first.facts.build.seconds["tokenize"]
@@ -71,8 +80,10 @@ def measure(folder: Path, tokenizer: str, workers: int, number: int) -> dict[str
     assert marked.facts.build is not None
     found["the pass over marks"] = marked.facts.build.seconds["mark"]
     threshold = build(THRESHOLD, "store", keep | {"keep": "quality >= 3 and score > 0.1"})
-    build(REPEATS, "store", keep | {"repeat": {"by": "quality", "times": {"4": 2.5, "5": 7}}})
+    if not arguments.no_repeats:
+        build(REPEATS, "store", keep | {"repeat": {"by": "quality", "times": {"4": 2.5, "5": 7}}})
     assert marked.num_encoded == threshold.num_encoded == 0
+    shutil.rmtree(folder / "store")
     return found
 
 
@@ -84,11 +95,18 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", help="a JSON file to write")
+    parser.add_argument("--folder", help="where to write (default: a temporary folder)")
+    parser.add_argument("--no-repeats", action="store_true", help="leave out the build with repeats")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
+    num_bytes = arguments.megabytes * 1e6
+    with tempfile.TemporaryDirectory(prefix="marks-", dir=arguments.folder) as name:
         folder = Path(name)
-        write_marks(folder / "marks", write_corpus(folder / "in", distinct_documents(arguments.megabytes * 1e6)))
-        rounds = [measure(folder, arguments.tokenizer, arguments.workers, i) for i in range(arguments.rounds)]
+        if num_bytes <= 1e9:
+            files = write_corpus(folder / "in", distinct_documents(num_bytes))
+        else:
+            files = write_numbered_copies(folder / "in", distinct_documents(300e6), num_bytes)
+        write_marks(folder / "marks", files)
+        rounds = [measure(folder, arguments) for _ in range(arguments.rounds)]
     figures = [Figure(name, "s", [each[name] for each in rounds]) for name in rounds[0]]
 
     def ratio(name: str, part: str, whole: str, target: str) -> Figure:

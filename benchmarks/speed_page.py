@@ -2,7 +2,7 @@
 
     python benchmarks/speed_page.py
 
-A table stands between `<!-- KIND FILE -->` and `<!-- end -->`; KIND is build, chat or feed, and FILE a result in
+A table stands between `<!-- KIND FILE -->` and `<!-- end -->`; KIND is build, chat, feed or marks, and FILE a result in
 benchmarks/results/. To show another result, name it there. A test compares the page with what this program writes.
 """
 
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from build_tools import BARE, BARE_GIGATOKEN, FIRST, OURS, REFERENCE
+from tokenloom.wording import counted
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/comparison/speed.md"
@@ -32,7 +33,7 @@ NAMES = {
     "litdata": "LitData",
     "datatrove": "datatrove",
 }
-_BLOCK = re.compile(r"<!-- (build|chat|feed) (\S+) -->\n.*?<!-- end -->\n", re.DOTALL)
+_BLOCK = re.compile(r"<!-- (build|chat|feed|marks) (\S+) -->\n.*?<!-- end -->\n", re.DOTALL)
 
 Values = dict[str, list[float]]
 
@@ -118,10 +119,29 @@ def feed_lines(result: dict[str, Any], values: Values) -> Iterator[str]:
     )
 
 
+def marks_lines(result: dict[str, Any], values: Values) -> Iterator[str]:
+    """Yield what a result of marks.py says."""
+    rounds = len(values["another threshold"])
+    yield (
+        f"{result['tokenizer']}, {result['megabytes']:,.0f} MB of text on {result['cores']} cores, "
+        f"{counted(rounds, 'round')}, {result['date']}:"
+    )
+    yield ""
+    figures = {figure["name"]: figure for figure in result["figures"]}
+    yield from table(
+        ["", "", "asked"],
+        [
+            [name, f"{spread(values[name])} {figure['unit']}".strip(), figure["target"]]
+            for name, figure in figures.items()
+        ],
+    )
+
+
 _LINES: dict[str, Callable[[dict[str, Any], Values], Iterator[str]]] = {
     "build": build_lines,
     "chat": chat_lines,
     "feed": feed_lines,
+    "marks": marks_lines,
 }
 
 

@@ -19,7 +19,7 @@ def test_every_figure_of_the_page_is_in_a_result(monkeypatch: pytest.MonkeyPatch
 
     page = (_ROOT / "docs/comparison/speed.md").read_text(encoding="utf-8")
     assert written(page) == page, "run: python benchmarks/speed_page.py"
-    outside = re.sub(r"<!-- (?:build|chat|feed) .*?<!-- end -->|```.*?```", "", page, flags=re.DOTALL)
+    outside = re.sub(r"<!-- (?:build|chat|feed|marks) .*?<!-- end -->|```.*?```", "", page, flags=re.DOTALL)
     assert re.findall(r"\d+\.\d+ |\d+ times", outside) == []
 
 
