@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tokenloom.errors import BadRow, EncoderMismatch, InputError, TokenloomError, message_of, named_message_of
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions.published import report_path
 from tokenloom.storage.work.plans import WritePlan, building
+from tokenloom.storage.work.records import Assignment, ShardRecord, find_partition_records
 from tokenloom.tasks.building.assign import assign_shards
 from tokenloom.tasks.building.check import RUN_DOCUMENTS, compare_documents
 from tokenloom.tasks.building.documents import preload_encoder
@@ -34,12 +35,12 @@ from tokenloom.tasks.building.plan import (
     with_tryout_partitions,
 )
 from tokenloom.tasks.building.publish import BuildResult, finish_build, publish_version
-from tokenloom.tasks.building.shuffle import shuffle_shard
+from tokenloom.tasks.building.shuffle import num_unmade, shuffle_shard
 from tokenloom.tasks.building.tokenization import tokenize_partition, tokenize_tryout
 from tokenloom.tasks.building.validate import check_jobs, refuse_differences, rejected, validate_build
 from tokenloom.tasks.building.version_facts import VersionFacts
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.steps import Job, Runner
+from tokenloom.tasks.running.steps import ALL, Job, Runner, Share
 from tokenloom.tasks.sizes import MAX_SMALL_TASKS
 from tokenloom.tokenizers.fast.proofs import choose
 
@@ -64,24 +65,80 @@ def run_build(spec: BuildSpec, runner: Runner) -> BuildResult:
     """
     start = time.monotonic()
     with _naming_source_lines(spec):
-        progress.report(progress.StepStarted("plan", 0))
-        plan: BuildPlan = runner.one("plan", lambda: plan_build(spec))
-        progress.warn(left_out_messages(plan.left_out, only_unused=True))
+        plan = _plan(spec, runner)
         if plan.published:
             return with_report(plan, finish_build(plan, start), runner)
+        with building(plan.build.store, plan.build.version) as write_plan:
+            if plan.spec.report:
+                import_for_reports()
+            plan = _cut(plan, runner, write_plan)
+            try:
+                plan, facts = _encode_and_publish(plan, runner, write_plan)
+            except EncoderMismatch as error:
+                raise rejected(plan.build.store, error) from error
+            return with_report(plan, finish_build(plan, start, facts), runner)
+
+
+def run_share(spec: BuildSpec, runner: Runner, share: Share) -> dict[str, Any]:
+    """Do a share of a build, and publish nothing: do its part of each step until others have some of a step left.
+
+    The store is all that the shares of a build have in common; any may run twice, or on two machines at once.
+
+    Args:
+        spec: with absolute paths.
+        runner: runs the steps.
+        share: the part of each step's jobs to do.
+
+    Returns:
+        The JSON object of `build --share --json`: dataset, version, whether it is published, and what is left: {} if
+        nothing is, else how much of the first step that has some left.
+
+    Raises:
+        TokenloomError: as run_build; what is finished stays.
+    """
+    with _naming_source_lines(spec):
+        plan = _plan(spec, runner)
+        shown = {"dataset": spec.dataset, "version": plan.build.version, "published": plan.published}
+        if plan.published:
+            return shown | {"left": {}}
+        with building(plan.build.store, plan.build.version) as write_plan:
+            plan = _cut(plan, runner, write_plan)
+            return shown | {"left": _do_share(plan, runner, write_plan, share)}
+
+
+def _do_share(plan: BuildPlan, runner: Runner, write_plan: WritePlan, share: Share) -> dict[str, int]:
+    """Do a share of each step until one has work left that others have; return how much, {} if nothing is left."""
+    jobs = [Job(part.label, part, part.num_bytes) for part in plan.distinct]
+    _tokenize(replace(plan, partitions=[job.job for job in share.of(jobs)]), runner, {})
+    missing = [part.spill_name for part in plan.missing]
+    if left := len(missing) - len(find_partition_records(plan.build.store, missing)):
+        return {"partitions": left}
+    if plan.build.marks is not None:
+        _mark(plan, runner, write_plan, {}, share)
+        if left := len(mark_jobs(plan)[1]):
+            return {"files": left}
+    assignment = runner.one("assign", lambda: assign_shards(plan))
+    _shuffle(plan, runner, assignment, {}, share)
+    left = num_unmade(plan.build, assignment)
+    return {"shards": left} if left else {}
+
+
+def _plan(spec: BuildSpec, runner: Runner) -> BuildPlan:
+    """Return the plan of a build; warn of what its inputs and its store lack, unless it is published."""
+    progress.report(progress.StepStarted("plan", 0))
+    plan: BuildPlan = runner.one("plan", lambda: plan_build(spec))
+    progress.warn(left_out_messages(plan.left_out, only_unused=True))
+    if not plan.published:
         progress.warn(input_messages(plan.inputs))
         store = plan.build.store
         store.remove_stale_temporaries()
         if not store.creates_exclusively():
             progress.warn([f"{store.root}: {_ONE_WRITER}"])
-        with building(store, plan.build.version) as write_plan:
-            return _build(plan, runner, start, write_plan)
+    return plan
 
 
-def _build(plan: BuildPlan, runner: Runner, start: float, write_plan: WritePlan) -> BuildResult:
-    """Build and publish a version; `write_plan` renews its plan in the store."""
-    if plan.spec.report:
-        import_for_reports()
+def _cut(plan: BuildPlan, runner: Runner, write_plan: WritePlan) -> BuildPlan:
+    """Return the plan with its partitions, which `write_plan` names in the store."""
     progress.report(progress.StepStarted("cut", len(plan.inputs), "files", len(plan.inputs)))
     if sum(file.num_bytes for file in plan.inputs) >= MIN_FAST_BYTES:
         definition = plan.build.definition
@@ -92,11 +149,7 @@ def _build(plan: BuildPlan, runner: Runner, start: float, write_plan: WritePlan)
     progress.warn(disk_messages(plan))
     if plan.missing and plan.choice.next_step:
         progress.warn([plan.choice.line(plan.reference.backend)])
-    try:
-        plan, facts = _encode_and_publish(plan, runner, write_plan)
-    except EncoderMismatch as error:
-        raise rejected(plan.build.store, error) from error
-    return with_report(plan, finish_build(plan, start, facts), runner)
+    return plan
 
 
 def plan_and_sample(spec: BuildSpec, runner: Runner) -> tuple[BuildPlan, Estimate]:
@@ -141,19 +194,14 @@ def _encode_and_publish(
 ) -> tuple[BuildPlan, VersionFacts | None]:
     """Return the plan as executed, and the facts of the version, None if another build published it first."""
     seconds: dict[str, float] = {}
-    num_bytes = 0 if plan.spec.limit else sum(part.num_bytes for part in plan.partitions)
-    with _step("tokenize", seconds, num_bytes, "partitions", len(plan.partitions)), _explaining_bad_rows(plan):
-        plan = _encode(plan, runner)
+    plan = _tokenize(plan, runner, seconds)
     if plan.build.marks is not None:
         _mark(plan, runner, write_plan, seconds)
     with _step("assign", seconds):
         assignment = runner.one("assign", lambda: assign_shards(plan))
     if plan.build.marks is not None:
         progress.warn(unused_keys(plan.build.marks, assignment.marks.values()))
-    num_tokens = sum(total.tokens for total in assignment.totals.values())
-    with _step("shuffle", seconds, num_tokens, "shards", len(assignment.shards)):
-        shards = [Job(shard.name, position, shard.num_tokens) for position, shard in enumerate(assignment.shards)]
-        records = runner.each("shuffle", partial(shuffle_shard, plan.build), shards)
+    records = _shuffle(plan, runner, assignment, seconds)
     build, checks = runner.one("check", lambda: check_jobs(plan, assignment, records))
     num_checked = sum(check.weight for check in checks)
     with _step("check", seconds, num_checked):
@@ -167,26 +215,42 @@ def _encode_and_publish(
     return plan, facts
 
 
-def _mark(plan: BuildPlan, runner: Runner, write_plan: WritePlan, seconds: dict[str, float]) -> None:
-    """Evaluate the marks of all documents that no earlier build evaluated."""
+def _tokenize(plan: BuildPlan, runner: Runner, seconds: dict[str, float]) -> BuildPlan:
+    """Encode the partitions that no earlier build encoded; return the plan, which has those that a try-out read."""
+    num_bytes = 0 if plan.spec.limit else sum(part.num_bytes for part in plan.partitions)
+    with _step("tokenize", seconds, num_bytes, "partitions", len(plan.partitions)), _explaining_bad_rows(plan):
+        if plan.spec.limit is not None:
+            sources = [Job(parts[0].file.source, parts) for parts in partitions_by_source(plan)]
+            return with_tryout_partitions(plan, runner.each("tokenize", partial(tokenize_tryout, plan.build), sources))
+        missing = plan.missing
+        reused_bytes = num_bytes - sum(part.num_bytes for part in missing)
+        num_reused = len(plan.partitions) - plan.num_identical - len(missing)
+        progress.report(progress.Reused(num_reused, reused_bytes))  # those of identical partitions need no work either
+        jobs = [Job(part.label, part, part.num_bytes) for part in missing]
+        runner.each("tokenize", partial(tokenize_partition, plan.build), jobs, _TASK_BYTES)
+        return plan
+
+
+def _mark(
+    plan: BuildPlan, runner: Runner, write_plan: WritePlan, seconds: dict[str, float], share: Share = ALL
+) -> None:
+    """Evaluate the marks of all documents of a share that no earlier build evaluated."""
     with _step("mark", seconds, sum(part.num_bytes for part in plan.partitions), "files", len(plan.inputs)):
         names, jobs = mark_jobs(plan)
         write_plan(names)
-        runner.each("mark", partial(mark_file, plan.build), [Job(job[0][0].file.path, job) for job in jobs])
+        own = {job.job for job in share.of([Job(file.path, i, file.num_bytes) for i, file in enumerate(plan.inputs)])}
+        mine = [Job(job[0][0].file.path, job) for job in jobs if job[0][0].input_index in own]
+        runner.each("mark", partial(mark_file, plan.build), mine)
 
 
-def _encode(plan: BuildPlan, runner: Runner) -> BuildPlan:
-    """Encode the partitions that no earlier build encoded; return the plan, which has those that a try-out read."""
-    if plan.spec.limit is not None:
-        sources = [Job(parts[0].file.source, parts) for parts in partitions_by_source(plan)]
-        return with_tryout_partitions(plan, runner.each("tokenize", partial(tokenize_tryout, plan.build), sources))
-    missing = plan.missing
-    reused_bytes = sum(part.num_bytes for part in plan.partitions) - sum(part.num_bytes for part in missing)
-    num_reused = len(plan.partitions) - plan.num_identical - len(missing)
-    progress.report(progress.Reused(num_reused, reused_bytes))  # the bytes of identical partitions need no work either
-    jobs = [Job(part.label, part, part.num_bytes) for part in missing]
-    runner.each("tokenize", partial(tokenize_partition, plan.build), jobs, _TASK_BYTES)
-    return plan
+def _shuffle(
+    plan: BuildPlan, runner: Runner, assignment: Assignment, seconds: dict[str, float], share: Share = ALL
+) -> list[ShardRecord]:
+    """Make the shards of a share; return their records, in order."""
+    jobs = [Job(shard.name, i, shard.num_tokens) for i, shard in enumerate(assignment.shards)]
+    own = share.of(jobs)
+    with _step("shuffle", seconds, sum(job.weight for job in own), "shards", len(own)):
+        return runner.each("shuffle", partial(shuffle_shard, plan.build), own)
 
 
 @contextmanager

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tokenloom.errors import SpecError
-from tokenloom.flows.build_steps import plan_and_sample, run_build
+from tokenloom.flows.build_steps import plan_and_sample, run_build, run_share
 from tokenloom.spec.blocks import BLOCK_URL
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.building import preload_build
@@ -15,7 +16,7 @@ from tokenloom.tasks.building.documents import prove_slice
 from tokenloom.tasks.building.plan import BuildPlan
 from tokenloom.tasks.building.publish import BuildResult
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.steps import Job, open_workers
+from tokenloom.tasks.running.steps import Job, Runner, Share, open_workers
 from tokenloom.tasks.running.workers import chosen_num_workers
 from tokenloom.tokenizers import load_job_tokenizer
 from tokenloom.tokenizers.fast.proofs import keep_proof
@@ -31,6 +32,18 @@ def build_from_spec(spec: BuildSpec) -> BuildResult:
     """Build with the number of worker processes in the spec; see check_direct and run_build for errors."""
     check_direct(spec, "run it as a flow (`tokenloom up` in another terminal, or --prefect instead of --direct)")
     return build_directly(spec, chosen_num_workers(spec.runner.workers))
+
+
+def share_from_spec(spec: BuildSpec, share: Share) -> dict[str, Any]:
+    """Do a share of a build with the number of worker processes in the spec; see run_share for the result and errors.
+
+    Raises SpecError for a try-out, which reads its documents one after the other.
+    """
+    check_direct(spec, "build without --share")
+    if spec.limit is not None:
+        raise SpecError("limit: a try-out has no shares; build it without --share")
+    with _building(spec, chosen_num_workers(spec.runner.workers)) as runner:
+        return run_share(spec, runner, share)
 
 
 def check_direct(spec: BuildSpec, next_step: str) -> None:
@@ -52,9 +65,15 @@ def build_directly(spec: BuildSpec, num_workers: int) -> BuildResult:
         spec: with absolute paths.
         num_workers: worker processes; with 0 this process does all the work.
     """
+    with _building(spec, num_workers) as runner:
+        return run_build(spec, runner)
+
+
+@contextmanager
+def _building(spec: BuildSpec, num_workers: int) -> Iterator[Runner]:
     with open_workers(num_workers) as runner:
         runner.preload(partial(preload_build, spec.tokenizer.model_dump()))
-        return run_build(spec, runner)
+        yield runner
 
 
 def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimate | None]:

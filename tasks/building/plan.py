@@ -121,10 +121,15 @@ class BuildPlan:
         return len(self.partitions) - len({part.spill_name for part in self.partitions})
 
     @property
+    def distinct(self) -> list[Partition]:
+        """The partitions without copies of others: each spill name once."""
+        first = {partition.spill_name: partition for partition in reversed(self.partitions)}
+        return [partition for partition in self.partitions if first[partition.spill_name] is partition]
+
+    @property
     def missing(self) -> list[Partition]:
         """The partitions to encode: those without spills, each spill name once."""
-        first = {partition.spill_name: partition for partition in reversed(self.partitions)}
-        return [p for p in self.partitions if first[p.spill_name] is p and p.spill_name not in self.cached]
+        return [partition for partition in self.distinct if partition.spill_name not in self.cached]
 
 
 def plan_build(spec: BuildSpec) -> BuildPlan:

@@ -24,6 +24,7 @@ from tokenloom.storage.stores import local_files
 from tokenloom.storage.verification import is_as_listed
 from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.work.records import (
+    BUILDS,
     Assignment,
     ShardRange,
     ShardRecord,
@@ -57,6 +58,12 @@ def shuffle_shard(build: Build, position: int) -> ShardRecord:
     record = _write_shard(build, assignment, shard)
     write_work_record(build.store, shard_record_path(build.version, shard.name), record)  # last: its files are there
     return record
+
+
+def num_unmade(build: Build, assignment: Assignment) -> int:
+    """Return how many shards of the assignment have no record yet."""
+    made = {f"{BUILDS}/{build.version}/{name}" for name in build.store.names(f"{BUILDS}/{build.version}")}
+    return sum(shard_record_path(build.version, shard.name) not in made for shard in assignment.shards)
 
 
 def _finished_shard(build: Build, shard: ShardRange, encoders: Collection[str]) -> ShardRecord | None:

@@ -27,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 from tokenloom.errors import WorkerLost, WorkError
@@ -63,6 +63,27 @@ class Batch(NamedTuple):
 
 
 Step = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Share:
+    """Part `index` of `count` equal parts of a step's jobs, for one of several machines; `index` is in [0, count)."""
+
+    index: int
+    count: int
+
+    def of(self, jobs: Sequence[Job]) -> list[Job]:
+        """Return the jobs of this share: neighbours, which weigh about as much as those of each other share.
+
+        Each job is in one share, which depends only on the weights of all jobs, whatever is done already.
+        """
+        weights = [max(job.weight, 1) for job in jobs]
+        ends = list(accumulate(weights))
+        middles = (2 * end - weight for end, weight in zip(ends, weights, strict=True))  # twice, as whole numbers
+        return [job for job, at in zip(jobs, middles, strict=True) if at * self.count // (2 * ends[-1]) == self.index]
+
+
+ALL = Share(0, 1)
 
 
 def batches_of(jobs: Sequence[Job], num_workers: int, task_weight: int, most: int = MAX_TASKS) -> list[Batch]:

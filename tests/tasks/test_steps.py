@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
 from tests.builders.observing import messages_of_builds
@@ -13,7 +15,7 @@ from tokenloom.errors import InputError, StoreError, WorkerLost, WorkError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage import stores
 from tokenloom.storage.stores import remote_calls
-from tokenloom.tasks.running.steps import Job, batches_of, should_retry
+from tokenloom.tasks.running.steps import Job, Share, batches_of, should_retry
 from tokenloom.tasks.running.workers import WorkerPool
 
 
@@ -130,3 +132,13 @@ def test_a_step_has_at_most_max_tasks_tasks(num_jobs: int, num_workers: int, wei
     batches = batches_of([Job("", i, weight) for i in range(num_jobs)], num_workers, 1, 400)
     assert [job for batch in batches for job in batch.jobs] == list(range(num_jobs))
     assert len(batches) <= max(400, 4 * num_workers)
+
+
+@given(st.lists(st.integers(0, 10**12), max_size=200), st.integers(1, 300))
+def test_shares_have_each_job_once_and_weigh_alike(weights: list[int], count: int) -> None:
+    jobs = [Job(str(i), i, weight) for i, weight in enumerate(weights)]
+    shares = [Share(index, count).of(jobs) for index in range(count)]
+    assert [job for share in shares for job in share] == jobs
+    heaviest = max([1, *weights])
+    equal = sum(max(1, weight) for weight in weights) / count
+    assert all(abs(sum(max(1, job.weight) for job in share) - equal) <= heaviest for share in shares)

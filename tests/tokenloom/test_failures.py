@@ -16,8 +16,8 @@ import yaml
 
 from tests.builders.datasets import write_jsonl, write_parquet
 from tokenloom.cli.commands import look
-from tokenloom.cli.failures import Terminated
 from tokenloom.cli.main import main
+from tokenloom.cli.output import Terminated
 from tokenloom.errors import InputError
 from tokenloom.storage.stores import Store, open_store
 

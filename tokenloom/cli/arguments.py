@@ -148,6 +148,14 @@ def integer_in(minimum: int, maximum: int) -> Callable[[str], int]:
     return read
 
 
+def share_of(text: str) -> tuple[int, int]:
+    """Return (I, N) of "I/N"; raise ValueError unless 0 <= I < N <= 1,000,000."""
+    index, _, count = text.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count) <= 10**6):
+        raise ValueError(f"{text!r} is not I/N with I from 0 to N - 1, such as 3/100")
+    return int(index), int(count)
+
+
 def learned(text: str) -> str:
     """Check a policy of masks; raise ValueError if it is not valid."""
     from tokenloom.storage.formats.classes import learned_classes, parse_policy
@@ -191,6 +199,15 @@ Prefect = Annotated[
         help="run a Prefect flow also if no server is known (default: on the server that PREFECT_API_URL, a profile or "
         "a running `tokenloom up` names; without one, directly)",
         one_of=_WAY,
+    ),
+]
+InShares = Annotated[
+    tuple[int, int] | None,
+    Argument(
+        "I/N",
+        share_of,
+        "with --direct: do part I, from 0 to N - 1, of the work of a build that N machines share, and publish nothing",
+        option="--share",
     ),
 ]
 SourceSpec = Annotated[

@@ -9,18 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from tokenloom.cli.output import FAILED, INTERRUPTED, TERMINATED
+from tokenloom.cli.output import FAILED, INTERRUPTED, Terminated
 from tokenloom.cli.parser import UsageError
 from tokenloom.errors import FormatError, GateFailed, SpecError, TokenloomError, message_of, named_message_of, one_line
 from tokenloom.wording import printable, redacted
 
 _EXPECTED = (TokenloomError, UsageError, KeyboardInterrupt)  # their messages need neither a class nor a traceback
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM ended the command, which cleans up as after Ctrl-C."""
-
-    exit_code = TERMINATED
 
 
 def raise_terminated(number: int, frame: object) -> NoReturn:

@@ -16,7 +16,15 @@ from collections.abc import Sequence
 from tokenloom.cli.arguments import call
 from tokenloom.cli.commands import function_of
 from tokenloom.cli.failures import naming_missing_packages, raise_terminated, report
-from tokenloom.cli.output import READER_ENDED, Output, drop_output, showing_plain_warnings, write_output
+from tokenloom.cli.output import (
+    READER_ENDED,
+    REQUEUE,
+    Output,
+    Terminated,
+    drop_output,
+    showing_plain_warnings,
+    write_output,
+)
 from tokenloom.cli.parser import make_parser
 
 #: Run again after an interruption, these continue where they stopped.
@@ -65,6 +73,8 @@ def _run_reporting_errors(argv: Sequence[str], *, is_program: bool) -> int:
     except (BrokenPipeError, SystemExit):  # SystemExit: --help
         raise
     except BaseException as error:  # noqa: BLE001  (reported, with its traceback if asked for)
+        if isinstance(error, Terminated) and any(argument.startswith("--share") for argument in argv):
+            error.exit_code = REQUEUE
         return report(error, as_json=as_json, debug=debug, is_resumable=is_resumable)
 
 

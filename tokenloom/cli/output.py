@@ -20,6 +20,7 @@ Json = dict[str, Any]
 
 FAILED = 1
 NO = 3  # Command.no has its meaning for each command
+REQUEUE = 75  # EX_TEMPFAIL of sysexits.h
 INTERRUPTED = 130
 READER_ENDED = 141  # 128 + SIGPIPE, as shells show for `ls | head`; the work of a build is done by then
 TERMINATED = 143
@@ -29,11 +30,18 @@ EXIT_CODES = {
     FAILED: "It failed: a store or an input can't be read or written, there is no such version, or a file is damaged.",
     2: "An argument or the spec is wrong.",
     NO: "The command completed, and the answer is no. Each command that uses this code says what it means.",
+    REQUEUE: "SIGTERM ended a share of a build (`build --share`): what is finished stays, so let it run again.",
     INTERRUPTED: "Ctrl-C interrupted it.",
     READER_ENDED: "The program that reads the output ended first, as in `tokenloom ls STORE | head -1`. "
     "A build prints only after it has published.",
     TERMINATED: "SIGTERM ended it.",
 }
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM ended the command, which cleans up as after Ctrl-C."""
+
+    exit_code = TERMINATED
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tokenloom.cli.arguments import (
     Direct,
+    InShares,
     Limit,
     Overrides,
     Prefect,
@@ -33,6 +34,7 @@ def build(
     workers: Workers = None,
     direct: Direct = False,
     prefect: Prefect = False,
+    share: InShares = None,
     out: Output,
 ) -> Result:
     """Build and publish a version.
@@ -46,8 +48,29 @@ def build(
     Exit code 3:
         A check of the spec failed, or documents that were encoded again have other ids.
     """
-    result = run_build(load_limited_spec(spec, overrides, limit), workers, direct, prefect)
+    loaded = load_limited_spec(spec, overrides, limit).with_workers(workers)
+    if share:
+        if not direct:
+            raise SpecError("--share: machines share a build without Prefect; give --direct too")
+        return _build_share(loaded, share, out)
+    result = run_build(loaded, direct, prefect)
     print_build(out, result)
+    return Result(result)
+
+
+def _build_share(spec: BuildSpec, share: tuple[int, int], out: Output) -> Result:
+    """Do a share of a build, and print what is left."""
+    from tokenloom.flows.direct import share_from_spec
+    from tokenloom.tasks.running.steps import Share
+
+    with showing_progress():
+        result = share_from_spec(spec, Share(*share))
+    done = f"share {share[0]}/{share[1]} of {result['dataset']}@{result['version']} is done"
+    if left := ", ".join(f"{what} {count:,}" for what, count in result["left"].items()):
+        out.line(f"{done}; left: {left}; when none is left, run all shares again for the steps behind")
+    else:
+        is_next = "it is published" if result["published"] else "`tokenloom build` without --share publishes it"
+        out.line(f"{done}; nothing is left: {is_next}")
     return Result(result)
 
 
@@ -58,16 +81,14 @@ def load_limited_spec(path: str, overrides: Sequence[str], limit: int | None = N
     return load_spec(path, [*overrides, *([f"limit={limit}"] if limit is not None else [])])
 
 
-def run_build(spec: BuildSpec, workers: int | None, direct: bool, prefect: bool) -> Json:
+def run_build(spec: BuildSpec, direct: bool, prefect: bool) -> Json:
     """Build with progress on stderr; return the fields of BuildResult.to_json.
 
     Args:
         spec: what to build.
-        workers: worker processes; None for what the spec says.
         direct: run the steps in this process, not as a Prefect flow.
         prefect: run them as a flow also if no server is known.
     """
-    spec = spec.with_workers(workers)
     with showing_progress():
         if not direct:
             from tokenloom.server.known_server import known_url, run_flow

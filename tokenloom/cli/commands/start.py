@@ -75,7 +75,7 @@ def demo(
     left_out = f"; {counted(num_left_out, 'file')} left out: not UTF-8" if num_left_out else ""
     out.line(f"1. {num_files:,} Python files of the standard library -> {path}/stdlib.jsonl{left_out}")
     out.line(f"2. tokenloom build {path}/demo.yaml")
-    result = run_build(load_spec(path / "demo.yaml"), workers, direct, prefect)
+    result = run_build(load_spec(path / "demo.yaml").with_workers(workers), direct, prefect)
     print_build(out, result)
     reference = f"{path}/store/stdlib"
     data = TokenDataset(reference, split="validation", seq_len=_SEQ_LEN, packing="document")
