@@ -18,6 +18,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tests.builders.datasets import build, listed_files
@@ -39,7 +40,7 @@ def _start(work: Callable[[], object]) -> int:
         return pid
     code = 1
     try:
-        os.fsync = lambda _: None  # a SIGKILL loses no page, and the device is slow
+        os.fsync = lambda fd: None  # a SIGKILL loses no page, and the device is slow
         work()
         code = 0
     except BaseException:  # noqa: BLE001  (a fork must never return into the caller's loop)
@@ -70,7 +71,7 @@ class _Machines:
         start = time.monotonic()
         for _ in range(_PASSES):
             for index in range(3):
-                if status := _status(_start(lambda index=index: share_from_spec(spec, Share(index, 3)))):
+                if status := _status(_start(partial(share_from_spec, spec, Share(index, 3)))):
                     self.problems.append(f"build {self.builds}: an undisturbed share ended with {status}")
         self.seconds = (time.monotonic() - start) / (3 * _PASSES)
         if status := _status(_start(lambda: self._finish(spec))):
@@ -81,7 +82,7 @@ class _Machines:
         count, other = self._random.randint(1, _MAX_SHARES), self._random.randint(1, _MAX_SHARES)
         index = self._random.randrange(count)
         shares = [Share(index, count), Share(index, count), Share(self._random.randrange(other), other)]
-        pids = [_start(lambda share=share: share_from_spec(spec, share)) for share in shares]
+        pids = [_start(partial(share_from_spec, spec, share)) for share in shares]
         time.sleep(self._random.uniform(0, self.seconds))
         killed = self._random.sample(pids, self._random.randint(1, len(pids)))
         for pid in killed:
