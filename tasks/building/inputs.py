@@ -122,7 +122,8 @@ def files_of(spec: BuildSpec, name: str) -> tuple[Options, list[FoundFile], dict
     """Return how to read the files of a source, the files, and how many each pattern leaves out."""
     source, documents = spec.sources[spec.source_names().index(name)], spec.documents
     rules = documents.model_dump(include={"max_bytes", "on_error", "encoding_errors"})
-    options = source.reading_options() | rules | spec.ids_options()
+    cut = spec.model_dump(include={"partition_bytes"}, exclude_defaults=True)  # as an option, it names spills
+    options = source.reading_options() | rules | spec.ids_options() | cut
     leave_out = LeaveOut(getattr(source, "leave_out", ()))
     with naming_source(name):
         files = make_reader(options).files(getattr(source, "path", ""), leave_out)

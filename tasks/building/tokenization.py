@@ -38,6 +38,7 @@ from tokenloom.tokenizers.base import text_bytes
 from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
 
 SPILL_TEXT_BYTES = 64_000_000
+_HELD_BYTES = 1_500_000_000  # of ids and keys in memory, of which a spill that is written takes as much again
 
 
 class _SpillWriter:
@@ -55,7 +56,7 @@ class _SpillWriter:
         self._build, self._name = build, part.spill_name
         self._info: JsonObject = {"tokenizer": tokenizer.fingerprint, "backend": tokenizer.backend}
         self._pending: list[SpillDocuments] = []
-        self._num_bytes = 0
+        self._num_bytes = self._held_bytes = 0
         self.spills: list[SpillCounts] = []
         self.bytes_left = part.num_bytes
 
@@ -63,21 +64,22 @@ class _SpillWriter:
         """Add documents, whose texts have `num_bytes`."""
         self._pending.append(documents)
         self._num_bytes += num_bytes + len(documents.ids)
+        self._held_bytes += sum(values.nbytes for values in vars(documents).values() if values is not None)
         done = min(num_bytes, self.bytes_left)
         self.bytes_left -= done
         counts = {"num_documents": len(documents.key), "num_tokens": len(documents.tokens)}
         progress.report(progress.Advanced(num_bytes=num_bytes, done=done, **counts))
 
     def flush(self, min_bytes: int = 0) -> None:
-        """Write the documents as a spill if there are any, and their texts have at least `min_bytes`."""
-        if not self._pending or self._num_bytes < min_bytes:
+        """Write the documents as a spill if there are any, with at least `min_bytes` of text or _HELD_BYTES."""
+        if not self._pending or (self._num_bytes < min_bytes and self._held_bytes < _HELD_BYTES):
             return
         first, *others = self._pending
         joined: dict[str, Any] = {}
         for name, values in vars(first).items() if others else ():
             joined[name] = None if values is None else np.concatenate([getattr(part, name) for part in self._pending])
         documents = replace(first, **joined)
-        self._pending, self._num_bytes = [], 0
+        self._pending, self._num_bytes, self._held_bytes = [], 0, 0
         del first, others, joined  # their memory
         place = self._build.store, self._name, len(self.spills)
         self.spills.append(write_spill(*place, documents, len(self._build.rules.shares), self._info))
@@ -122,7 +124,7 @@ def _encode_partition(build: Build, part: Partition, limit: int | None, tokenize
                 writer.add(documents, len(text_bytes(rows.texts)[0]))
                 del documents, encoded
             del rows
-            writer.flush(SPILL_TEXT_BYTES)
+            writer.flush(part.file.options.get("partition_bytes", SPILL_TEXT_BYTES))
         writer.flush()
     progress.report(progress.Advanced(done=writer.bytes_left))
     record = tally.record(writer.spills, quarantine.num_bytes, quarantine.checksum.hexdigest())

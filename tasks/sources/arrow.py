@@ -93,7 +93,7 @@ class Reader(SourceReader):
 
     def partitions(self, url: str) -> list[PartitionRange]:
         """See SourceReader.partitions; `start` and `end` count record batches."""
-        return cut_groups(self._groups(url))
+        return cut_groups(self._groups(url), self.columns.partition_bytes)
 
     def batches(self, url: str, part: FileRange) -> Iterator[RowBatch]:
         """See SourceReader.batches; `start` and `end` count record batches."""

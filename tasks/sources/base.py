@@ -16,7 +16,7 @@ from tokenloom.errors import BadRow
 if TYPE_CHECKING:  # Jinja stays out of builds without conversations
     from tokenloom.chat.spans import Rendered
 
-PARTITION_BYTES = 64_000_000  # about how much text; the name of every spill depends on this cut
+PARTITION_BYTES = 64_000_000  # about how much text, by default; the name of every spill depends on this cut
 WANTED = "wanted_rows"  # in options: the numbers of rows, where the others are not needed
 BATCH_BYTES = 4_000_000  # about how much text is in memory at a time
 INDEX, MASK = "index", "mask"  # in the option `has`: a file of tokens has an index, or a mask
@@ -197,15 +197,17 @@ def numbered(columns: pa.RecordBatch, first_row: int) -> RowBatch:
     return RowBatch(columns, np.arange(first_row, first_row + len(columns), dtype=np.uint64))
 
 
-def cut_groups(groups: Sequence[Group]) -> list[PartitionRange]:
-    """Return runs of neighbouring groups of about PARTITION_BYTES; a larger group is a run of its own.
+def cut_groups(groups: Sequence[Group], partition_bytes: int | None) -> list[PartitionRange]:
+    """Return runs of neighbouring groups of about `partition_bytes`; a larger group is a run of its own.
 
     Args:
         groups: all row groups or record batches of a file.
+        partition_bytes: None for PARTITION_BYTES; a reader has it in its `columns`.
     """
+    most = partition_bytes or PARTITION_BYTES
     starts, run_bytes = [0], 0
     for i, group in enumerate(groups):
-        if run_bytes and run_bytes + group.num_bytes > PARTITION_BYTES:
+        if run_bytes and run_bytes + group.num_bytes > most:
             starts.append(i)
             run_bytes = 0
         run_bytes += group.num_bytes
@@ -220,15 +222,18 @@ def cut_groups(groups: Sequence[Group]) -> list[PartitionRange]:
     return cuts
 
 
-def cut_evenly(count: int, num_bytes: int, num_rows: int | None = None) -> list[PartitionRange]:
-    """Return equal ranges of [0, count) of about PARTITION_BYTES.
+def cut_evenly(
+    count: int, num_bytes: int, partition_bytes: int | None, num_rows: int | None = None
+) -> list[PartitionRange]:
+    """Return equal ranges of [0, count) of about `partition_bytes`.
 
     Args:
         count: bytes or records of a file.
         num_bytes: bytes of the file.
+        partition_bytes: see cut_groups.
         num_rows: rows of the file if `count` counts rows.
     """
-    num_parts = min(count, -(-num_bytes // PARTITION_BYTES))
+    num_parts = min(count, -(-num_bytes // (partition_bytes or PARTITION_BYTES)))
     bounds = [i * count // num_parts for i in range(num_parts)] + [count]
     return [
         PartitionRange(a, b, num_bytes * (b - a) // count, None if num_rows is None else b - a)

@@ -73,6 +73,7 @@ class Columns:
         self._conversations = None if options.get("messages") is None else ConversationColumns(options)
         self._text: str = options.get("text") or WHOLE_ROW  # not used if there are conversations
         self.id: str | None = options.get("id")
+        self.partition_bytes: int | None = options.get("partition_bytes")  # None for the default
         self.filter: Filter | None = parse_filter(options["filter"]) if options.get("filter") else None
         self.path_columns: dict[str, str | None] = options.get(OPTION, {})
         self._skips = options.get("on_error") == "skip"

@@ -80,7 +80,8 @@ class Reader(SourceReader):
         with self._open(url) as file:
             leaves = leaves_of(file, self.columns.documents(file.schema_arrow, url))
             check_counts(file, url, leaves)
-            return cut_groups([group_of(file, i, leaves) for i in range(file.metadata.num_row_groups)])
+            groups = [group_of(file, i, leaves) for i in range(file.metadata.num_row_groups)]
+            return cut_groups(groups, self.columns.partition_bytes)
 
     def batches(self, url: str, part: FileRange) -> Iterator[RowBatch]:
         """See SourceReader.batches; `start` and `end` count row groups."""

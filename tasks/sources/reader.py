@@ -74,7 +74,7 @@ class SourceReader(ABC):
 
     @abstractmethod
     def partitions(self, url: str) -> list[PartitionRange]:
-        """Cut a file into partitions of about PARTITION_BYTES of text; the cut depends only on the file."""
+        """Cut a file into partitions of about `columns.partition_bytes`; the cut depends only on it and the file."""
 
     @abstractmethod
     def batches(self, url: str, part: FileRange) -> Iterator[RowBatch]:
@@ -252,7 +252,7 @@ class TextFileReader(RecordReader):
         compression(url)  # raises for one that is not supported
         size = input_bytes(url)
         if self.is_cut(url):
-            return cut_evenly(size, size)
+            return cut_evenly(size, size, self.columns.partition_bytes)
         return [PartitionRange(0, size, size, None)]
 
     def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:

@@ -306,7 +306,7 @@ class ArrayRecordReader(RecordReader):
         size = input_bytes(url)
         with _open(url) as file:
             num_records = file.num_records()
-        return cut_evenly(num_records, size, num_records)
+        return cut_evenly(num_records, size, self.columns.partition_bytes, num_records)
 
     def raw_rows(self, url: str, start: int, end: int) -> Iterator[RawRow]:
         """See RecordReader.raw_rows; `start` and `end` count records."""

@@ -54,7 +54,7 @@ class IdColumns(Columns):
     """
 
     def __init__(self, options: Options, beside: Collection[str] | None = None) -> None:
-        super().__init__({"text": IDS})
+        super().__init__({"text": IDS, "partition_bytes": options.get("partition_bytes")})
         self._vocab_size, self._eot_id = int(options["vocab_size"]), int(options["eot_id"])
         self._bos_id: int | None = options.get("bos_id")
         self._has_mask, self._skips = MASK in options.get("has", ()), options.get("on_error") == "skip"

@@ -131,7 +131,8 @@ class TokenFormat(SourceReader):
         if not layout.num_rows:
             compare(url, layout.num_tokens, "its index", 0, "tokens")
             return []
-        return cut_evenly(layout.num_rows, max(1, ID_BYTES * layout.num_tokens), layout.num_documents)
+        num_bytes = max(1, ID_BYTES * layout.num_tokens)
+        return cut_evenly(layout.num_rows, num_bytes, self.columns.partition_bytes, layout.num_documents)
 
     def batches(self, url: str, part: FileRange) -> Iterator[RowBatch]:
         """See SourceReader.batches; of about BATCH_TOKENS or one document."""

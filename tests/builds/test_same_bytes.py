@@ -17,6 +17,10 @@ from tests.builders.datasets import build, listed_files, make_spec, write_parque
 from tests.counts import FULL, every, full_only
 from tests.tasks import source_conformance as conformance
 from tests.tasks import test_source_kinds as kinds
+from tokenloom.flows.build_steps import cut_inputs
+from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.tasks.building.plan import BuildPlan, plan_build
+from tokenloom.tasks.running.steps import open_workers
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -100,10 +104,14 @@ class _Same:
         self.hashes = self.shards(folder, [{"kind": "parquet", "path": str(path), "name": "reference"}])
         assert len(self.hashes) > 5
 
-    def shards(self, folder: Path, sources: Sequence[dict[str, Any]]) -> dict[str, str]:
+    def shards(self, folder: Path, sources: Sequence[dict[str, Any]], **fields: Any) -> dict[str, str]:
         """Build; return {name: SHA-256} of only the shards, because document tables name sources, files and rows."""
-        spec = make_spec(folder / "store", sources, **self._fields)
+        spec = self.spec(folder, sources, **fields)
         return listed_files(spec, build(spec).version, ".tok")
+
+    def spec(self, folder: Path, sources: Sequence[dict[str, Any]], **fields: Any) -> BuildSpec:
+        """Return the spec; `fields` may have any value, also one that no file of a spec may have."""
+        return make_spec(folder / "store", sources, **self._fields).model_copy(update=fields)
 
 
 @pytest.fixture(scope="module", params=["byte", pytest.param("gpt2", marks=full_only)])
@@ -150,10 +158,20 @@ def test_row_groups_and_files_of_a_glob_change_no_shard_bytes(same: _Same, tmp_p
     assert same.shards(tmp_path, [{"kind": "parquet", "path": str(tmp_path / "*.parquet")}]) == same.hashes
 
 
+def _cut(spec: BuildSpec) -> BuildPlan:
+    """Return the plan of a build with its partitions."""
+    with open_workers(0) as runner:
+        return cut_inputs(plan_build(spec), runner)
+
+
 @pytest.mark.parametrize("form", every(2, [name for name, form in _FORMS.items() if form.is_cut]))
-def test_partitions_change_no_shard_bytes(
-    same: _Same, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
-) -> None:
+def test_partition_bytes_name_spills_and_change_no_shard_bytes(same: _Same, tmp_path: Path, form: str) -> None:
     sources = _written(_FORMS[form], tmp_path, same.rows, 1)
-    monkeypatch.setattr("tokenloom.tasks.sources.base.PARTITION_BYTES", 50_000)
-    assert same.shards(tmp_path, sources) == same.hashes
+    default = _cut(same.spec(tmp_path, sources))
+    for partition_bytes in (50_000, random.Random(form).randrange(10_000, 10**5)):
+        folder = tmp_path / str(partition_bytes)
+        plan = _cut(same.spec(folder, sources, partition_bytes=partition_bytes))
+        assert plan.build.version == default.build.version
+        assert not {part.spill_name for part in plan.partitions} & {part.spill_name for part in default.partitions}
+        assert len(plan.partitions) > len(default.partitions)
+        assert same.shards(folder, sources, partition_bytes=partition_bytes) == same.hashes

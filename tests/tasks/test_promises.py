@@ -33,15 +33,17 @@ def jsonl(path: Path) -> dict[str, Any]:
 def test_the_size_of_spills_does_not_decide_what_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [f"document {i} " * (1 + i % 40) for i in range(900)])
     monkeypatch.setattr("tokenloom.tasks.sources.reader.BATCH_BYTES", 1000)
-    built = []
-    for name, spill_bytes in (("small", 9_000), ("large", 64_000_000)):
-        monkeypatch.setattr("tokenloom.tasks.building.tokenization.SPILL_TEXT_BYTES", spill_bytes)
+    built, most = [], 64_000_000
+    limits = {"small": (9_000, most), "small in memory": (most, 20_000), "large": (most, most)}
+    for name, (text_bytes, held_bytes) in limits.items():
+        monkeypatch.setattr("tokenloom.tasks.building.tokenization.SPILL_TEXT_BYTES", text_bytes)
+        monkeypatch.setattr("tokenloom.tasks.building.tokenization._HELD_BYTES", held_bytes)
         spec = make_spec(tmp_path / name, [jsonl(path)])
         version = build(spec).version
         built.append((version, listed_files(spec, version)))
         num_spills = len(list((tmp_path / name).glob("*/work/spills/*.spill")))
-        assert (num_spills > 10) == (name == "small")
-    assert built[0] == built[1]
+        assert (num_spills > 10) == name.startswith("small")
+    assert built[0] == built[1] == built[2]
 
 
 def test_a_file_that_cannot_be_parsed_because_it_changes_is_not_called_bad(

@@ -68,6 +68,14 @@ class BuildSpec(SpecModel):
     shard_tokens: int = Field(
         100_000_000, ge=1, le=2**40, title="Tokens per shard", description="Approximate number of tokens in a shard"
     )
+    partition_bytes: int = Field(
+        64_000_000,
+        ge=1_000_000,
+        le=2_000_000_000,
+        title="Bytes per partition",
+        description="About how much text a worker encodes at a time, and a spill holds; more means fewer, larger reads "
+        "of a large build, and more memory. It changes no byte",
+    )
     report: bool = Field(True, description="Whether to write a page with the version's figures once it is published")
     runner: Runner = Field(ProcessRunner(), description="Where the work runs")
     credentials: list[Credentials] = Field(
@@ -202,7 +210,7 @@ class BuildSpec(SpecModel):
 
     def identity(self) -> dict[str, Any]:
         """Return the part of the spec that determines the bytes, as JSON values without paths; see given_options."""
-        operational = {"store", "checks", "report", "runner", "credentials"}
+        operational = {"store", "checks", "partition_bytes", "report", "runner", "credentials"}
         parts = {
             "sources": [
                 {"name": name} | source.identity()

@@ -43,7 +43,7 @@ class Reader(RecordReader):
             return []
         if first < 0:
             raise InputError(f"{url}: rowid {first} in {self._table}; rows are numbered from 0: repair the table")
-        return cut_evenly(last + 1, input_bytes(url))
+        return cut_evenly(last + 1, input_bytes(url), self.columns.partition_bytes)
 
     def raw_rows(self, url: str, start: int, end: int) -> Iterator[RawRow]:
         """See RecordReader.raw_rows."""
