@@ -40,6 +40,7 @@ NUM_SAMPLED, SAMPLED_TOKENS = 1000, 1_000_000  # a smaller version is compared w
 _NUM_RUNS = 10
 RUN_DOCUMENTS = NUM_SAMPLED // _NUM_RUNS  # neighbours in a source
 _MAX_CANDIDATES = 65_536
+_MAX_SHARDS = 1000  # whose first documents are read
 _JOB_BYTES = 64_000_000  # a job reads about as much of a file as a partition has
 _READERS = 8  # ranges of a remote shard that are read at the same time
 _GAP_TOKENS = 8192  # between documents that are read in one range
@@ -73,6 +74,7 @@ def choose_documents(shards: Sequence[StoredShard], num_inputs: int) -> list[Che
 
     Raises StoreError or FormatError if a document table can't be read.
     """
+    shards = shards[:: max(1, -(-len(shards) // _MAX_SHARDS))]
     num_documents = sum(shard.entry.documents for shard in shards)
     if not num_documents:
         return []

@@ -17,6 +17,8 @@ from tests.builders.datasets import build, build_record, lines_spec, local_store
 from tokenloom.errors import CheckError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.classes import TEXT_CLASS
+from tokenloom.storage.formats.document_table import DocumentTable
+from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.storage.work.spill import Spill
 from tokenloom.tasks.building import check as sample
 from tokenloom.tasks.building.check import NUM_SAMPLED, SAMPLED_TOKENS, Sample, compare_documents, read_rows
@@ -51,6 +53,21 @@ def test_of_long_documents_fewer_are_checked(tmp_path: Path) -> None:
     text = "a b c d " * (SAMPLED_TOKENS // 80)  # 100,000 tokens or more, so a run has one
     spec = lines_spec(tmp_path, [f"{i} {text}" for i in range(25)])
     assert num_checked(spec, build(spec).version) == 10
+
+
+def test_of_many_shards_only_some_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample, "_MAX_SHARDS", 3)
+    read: set[str] = set()
+    table = StoredShard.table
+
+    def noted(shard: StoredShard, num_inputs: int) -> DocumentTable:
+        read.add(shard.entry.name)
+        return table(shard, num_inputs)
+
+    monkeypatch.setattr(StoredShard, "table", noted)
+    spec = lines_spec(tmp_path, [f"document number {i}" for i in range(2000)], splits={"train": 1}, shard_tokens=4000)
+    assert num_checked(spec, build(spec).version) > 0
+    assert 1 < len(read) <= 3
 
 
 def test_each_document_is_as_likely_to_be_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
