@@ -57,6 +57,19 @@ def test_shares_do_all_work_and_the_last_build_publishes(tmp_path: Path, number:
     assert share_from_spec(spec, Share(0, 1))["published"]
 
 
+def test_spills_of_a_share_that_saw_other_inputs_are_used(tmp_path: Path) -> None:
+    for name in "abc":
+        write_parquet(tmp_path / "in" / f"{name}.parquet", [f"document {i} of {name}" for i in range(20)])
+    spec = make_spec(tmp_path / "store", [{"kind": "parquet", "path": f"{tmp_path}/in/*.parquet"}]).with_workers(0)
+    first = share_from_spec(spec, Share(0, 3))
+    write_parquet(tmp_path / "in" / "d.parquet", ["one more"])
+    second = share_from_spec(spec, Share(1, 2))
+    assert first["version"] != second["version"]
+    result = build(spec)
+    assert result.version == second["version"]
+    assert (result.num_partitions, result.num_encoded) == (4, 1)
+
+
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", ["folder", "s3"])
 def test_killed_shares_leave_nothing_that_changes_a_byte(
