@@ -30,18 +30,10 @@ from tokenloom.storage.versions.published import read_tokenizer_files, version_p
 from tokenloom.tasks.building.check import located, read_rows
 from tokenloom.tasks.building.documents import document_encoder
 from tokenloom.tasks.building.inputs import InputFile, find_input
-from tokenloom.tasks.building.marks.evaluation import explain
+from tokenloom.tasks.building.marks.evaluation import explain, rows_in_spills
 from tokenloom.tasks.building.marks.files import EXCLUDED
 from tokenloom.tasks.quarantine import quarantine_reason
-from tokenloom.tasks.rules import (
-    CONVERSATION,
-    IDS,
-    TEXT,
-    DocumentForm,
-    form_of,
-    read_list,
-    transformed,
-)
+from tokenloom.tasks.rules import CONVERSATION, IDS, TEXT, DocumentForm, form_of, read_list, transformed
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sources import Rows, make_reader
@@ -227,10 +219,8 @@ class Lookups:
         if exact := [each for each in documents if (each["source"], each["path"], each["row"]) == origin]:
             return Lookup("found", "", content, exact)
         here: Origin = {"source": entry.source, "path": entry.path, "row": row, "content": content, "id": found.id}
-        why, marks = self.marks_of(here)
-        if why and why != EXCLUDED:
-            shown = "".join(f", {name} = {value}" for name, value in marks.items())
-            return Lookup("marked", f"its marks leave it out ({why}){shown}", content)
+        if dropped := self._dropped(here):
+            return dropped
         if documents:
             first = documents[0]
             reason = f"its text was kept from {first['source']}: {first['path']}, row {first['row']}"
@@ -238,6 +228,13 @@ class Lookups:
         if why := self._why_filtered(found.text, found.form):
             return Lookup("filtered", why, content)
         return self._absent(content)
+
+    def _dropped(self, here: Origin) -> Lookup | None:
+        """Return which mark drops the document of a row, None if none does."""
+        why, marks = self.marks_of(here)
+        shown = "".join(f", {name} = {value}" for name, value in marks.items())
+        reason = f"its marks leave it out ({why}){shown}: {here['path']}, row {here['row']}"
+        return Lookup("marked", reason, here["content"]) if why not in ("", EXCLUDED) else None
 
     def marks_of(self, document: Origin) -> tuple[str, dict[str, Any]]:
         """Return what drops a document of a row, "" if nothing, and its marks; {} if they are others now."""
@@ -255,7 +252,11 @@ class Lookups:
             with suppress(InputError):
                 if digests_of(words[np.newaxis])[0] in read_list(url, "content"):
                     return Lookup("excluded", f"documents.exclude lists it now: {url}", content)
-        hint = "; its marks may leave it out: give --path and --row" if self._tables.rules.marks else ""
+        hint = ""
+        if self._tables.rules.marks:
+            if dropped := next(filter(None, map(self._dropped, rows_in_spills(self._tables, content))), None):
+                return dropped
+            hint = "; its marks may leave it out: give --path and --row"
         return Lookup("not_found", f"no document has the content {content}{hint}", content)
 
     def _quarantined(self, entry: InputEntry, row: int) -> str:

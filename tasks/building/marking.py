@@ -77,7 +77,7 @@ def unused_keys(rules: MarkRules, counts: Iterable[MarkCounts]) -> Iterator[str]
     found = added((each.found for each in counts), dict[str, int]())
     for marks in rules.marks:
         if not marks.is_aligned and (unused := len(load_table(marks)[0]) - found.get(marks.label, 0)) > 0:
-            yield f"{marks.label}: at least {counted(unused, 'key')} of {marks.entry.key} that no document has"
+            yield f"{marks.label}: at least {counted(unused, 'key')} of {marks.key} that no document has"
 
 
 def mark_file(build: Build, job: MarkJob) -> None:

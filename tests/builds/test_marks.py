@@ -182,6 +182,7 @@ GOOD = pa.table({"quality": [0, 1, 2, 3, 4, 5], "id": [f"id{i}" for i in range(6
         (GOOD.set_column(0, "quality", pa.array([0, 1, 2, 3, np.nan, 5])), {}, "row 4: its mark 'quality' is null"),
         (GOOD, {"keep": "qualty >= 1"}, "no mark 'qualty'; check the name; its marks are: quality"),
         (GOOD, {"keep": "quality == 'x'"}, "can't compare"),
+        (GOOD, {"keep": "not quality"}, "mark quality is int64, not boolean; correct to: quality > 0"),
         (
             GOOD,
             {"keep": None, "repeat": {"by": "score", "times": {1: 2}}},
@@ -267,7 +268,7 @@ def test_ids_are_read_from_json_lines_and_from_the_only_column_of_a_table(tmp_pa
     (tmp_path / "bad.jsonl").write_text('{"id": "id0", "attributes": {"seen": 1}}\n')
     assert_refused(with_marks("bad.jsonl", "seen"), "bad.jsonl, line 1: no attributes")
     remove = {"as": "remove"}
-    assert build(with_marks("[12].jsonl", "not seen")).rows["kept"] == 4
+    assert build(with_marks("[12].jsonl", "seen < 1")).rows["kept"] == 4
     assert build(with_marks("[12].jsonl", "seen < 0.5")).rows["kept"] == 3
     assert build(with_marks("2.jsonl", None, **remove)).rows["kept"] == 1
     assert build(with_marks("ids.parquet", None, **remove)).rows["kept"] == 5
@@ -280,8 +281,10 @@ def test_ids_are_read_from_json_lines_and_from_the_only_column_of_a_table(tmp_pa
         (pa.array([0.9, 1, 1, 1, 1, 1], pa.float32()), {0.9: 3}),
         (pa.array([True, False, False, False, False, False]), {True: 3}),
         (pa.array(["4", *"bcdef"]), {4: 3}),
+        (pa.array(["4", *"bcdef"], pa.string_view()), {4: 3}),
+        (pa.array(["4", *"bcdef"]).dictionary_encode(), {4: 3}),
     ],
-    ids=["4.0", "float32", "boolean", "text"],
+    ids=["4.0", "float32", "boolean", "text", "view", "dictionary"],
 )
 def test_times_name_values_as_a_filter_does(values: pa.Array, times: dict[Any, float], tmp_path: Path) -> None:
     repeat = {"by": "quality", "times": times, "splits": ["train", "validation", "test"]}
@@ -365,6 +368,8 @@ def test_where_trace_inspect_and_verify_know_marks_and_copies(
     dropped = said("where", reference, "--path", "a.parquet", "--row", "0", code=3)
     assert "marked: its marks leave it out (keep), quality = 0" in dropped
     assert "(repeat), quality = 1" in said("where", reference, "--path", "a.parquet", "--row", "1", code=3)
+    (tmp_path / "text").write_text("text 0\n")
+    assert said("where", reference, "--text", str(tmp_path / "text"), code=3) == dropped
     traced = json.loads(said("trace", reference, "--sample", "0", "--seq-len", "8", "--json"))
     documents = traced["samples"][0]["documents"]
     assert {document["copy"] for document in documents} <= {0, 1, 2}
@@ -376,13 +381,15 @@ def test_where_trace_inspect_and_verify_know_marks_and_copies(
 def test_keys_that_no_document_has_are_said_and_other_sources_need_no_marks(tmp_path: Path) -> None:
     spec = one_file(tmp_path, GOOD)
     (tmp_path / "gone.txt").write_text("id0\nid7\nid8\n")
+    (tmp_path / "other.txt").write_text('"other text"\n')
     write_jsonl(tmp_path / "b.jsonl", ["other text"])
     marks = [
         {"path": str(tmp_path / "marks/*.parquet"), "key": "id", "source": "parquet-0"},
         {"path": str(tmp_path / "gone.txt"), "key": "id", "as": "remove", "source": "parquet-0"},
+        {"path": str(tmp_path / "other.txt"), "key": "content", "as": "other"},
     ]
     sources = [spec.sources[0].model_dump(mode="json"), {"kind": "jsonl", "path": str(tmp_path / "b.jsonl")}]
-    documents = {"marks": marks, "keep": "quality >= 1"}
+    documents = {"marks": marks, "keep": "quality >= 1 and not other"}
     seen: list[str] = []
     with progress.listening(lambda event: seen.append(event.text) if isinstance(event, progress.Message) else None):
         result = build(make_spec(tmp_path / "store", sources, documents=documents))
@@ -433,6 +440,7 @@ def test_a_mark_decides_the_documents_that_have_it(
         ([BAD, BAD | {"path": "y.txt"}], "y.txt: another file has the mark 'bad' too"),
         ([QUALITY, {"path": "y.txt", "key": "id", "as": "quality"}], "y.txt: another file has the mark 'quality' too"),
         ([BAD | {"missing": "fail"}], "row 2: no mark in x.txt"),
+        ([BAD | {"key": "row"}], "x.txt: `key: row` takes parquet without `as`, a row for each row of its input"),
     ],
 )
 def test_marks_that_contradict_each_other_end_the_build(marks: list[dict[str, Any]], said: str, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
@@ -56,7 +56,7 @@ class Marks(SpecModel):
         """The treatment of a document without a mark."""
         return self.missing or ("keep" if self.as_ else "fail")
 
-    def options(self) -> dict[str, object]:
+    def options(self) -> dict[str, Any]:
         """Return what decides, beside the files, which documents are marked."""
         return self.model_dump(mode="json", exclude={"path"}) | {"missing": self.if_missing}
 

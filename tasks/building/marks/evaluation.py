@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokenloom.errors import InputError
-from tokenloom.spec.syntax import REMOVE, Comparison, Filter, columns_of, parse_filter
+from tokenloom.errors import InputError, WorkError
+from tokenloom.spec.syntax import REMOVE, Comparison, columns_of, parse_filter
 from tokenloom.storage.formats.arrays import UInt64s
 from tokenloom.storage.formats.document_table import Origin
-from tokenloom.storage.formats.keys import Purpose, mix64, split_indices, words_of
+from tokenloom.storage.formats.keys import KEY_SPACE, Purpose, mix64, order_keys, split_indices, words_of
 from tokenloom.storage.formats.records import canonical_json
 from tokenloom.storage.versions.document_tables import VersionTables
 from tokenloom.storage.work.fingerprints import FingerprintMemory
-from tokenloom.storage.work.spill import TABLE_DTYPE
+from tokenloom.storage.work.records import read_assignment
+from tokenloom.storage.work.spill import TABLE_DTYPE, Spill
 from tokenloom.tasks.building.inputs import find_input
 from tokenloom.tasks.building.marks.files import MarkRules, find_marks
-from tokenloom.tasks.building.marks.tables import Documents, find, kept_by
+from tokenloom.tasks.building.marks.tables import Documents, find, kept_by, names_of
 from tokenloom.tasks.sources import PartitionRange, SourceReader, make_reader
 from tokenloom.tasks.sources.filters import number_of
 from tokenloom.tasks.sources.reader import RecordReader
 
 if TYPE_CHECKING:
     from tokenloom.spec.build_spec import BuildSpec
-    from tokenloom.spec.marks import Repeat
 
 
 class Verdict:
@@ -47,10 +49,12 @@ class Verdict:
         self.found: dict[str, int] = {}
         self._lacks: dict[str, NDArray[np.bool_]] = {}  # by mark, the documents that no expression with it decides
         self.marks = self._join(rules)
-        if rules.keep is not None and self.marks.num_columns:
-            self._keep(parse_filter(rules.keep))
-        if rules.repeat is not None and self.marks.num_columns:
-            self._repeat(rules, rules.repeat)
+        if rules.keep is not None:
+            tree = parse_filter(rules.keep)
+            if (where := self._decided(rules, columns_of(tree))).any():
+                self._drop(where & ~kept_by(self.marks, tree, documents.file.url), "keep")
+        if rules.repeat is not None and (where := self._decided(rules, [rules.repeat["by"]])).any():
+            self._repeat(rules, where, **rules.repeat)
 
     def _drop(self, where: NDArray[np.bool_], reason: str) -> None:
         self.reasons += [reason] if reason not in self.reasons else []
@@ -62,20 +66,20 @@ class Verdict:
         columns: dict[str, pa.Array] = {}
         for marks in rules.of(self._documents.file.source):
             rows, table = find(marks, self._documents)
-            entry, is_missing = marks.entry, rows < 0
+            is_missing = rows < 0
             if not marks.is_aligned:
                 self.found[marks.label] = len(np.unique(rows[~is_missing]))
-            if entry.as_ == REMOVE:
+            if marks.as_ == REMOVE:
                 self._drop(~is_missing, marks.label)
                 continue
             lacking = is_missing & (self.copies > 0)
-            if lacking.any() and entry.if_missing == "fail":
+            if lacking.any() and marks.missing == "fail":
                 place = self._documents.place(lacking)
                 raise InputError(f"{place}: no mark in {marks.label}; check that file, or set `missing: keep`")
-            if entry.if_missing == "drop":
+            if marks.missing == "drop":
                 self._drop(is_missing, marks.label)
-            found = {entry.as_: pa.array(~is_missing)} if entry.as_ else {}
-            if not entry.as_:
+            found = {marks.as_: pa.array(~is_missing)} if marks.as_ else {}
+            if not marks.as_:
                 taken = table.take(pa.array(rows, mask=is_missing))
                 found = {name: taken[name].combine_chunks() for name in taken.column_names}
                 self._lacks |= dict.fromkeys(found, is_missing)
@@ -84,37 +88,34 @@ class Verdict:
             columns |= found
         return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
-    def _undecided(self, names: list[str]) -> NDArray[np.bool_]:
+    def _decided(self, rules: MarkRules, names: list[str]) -> NDArray[np.bool_]:
         """Return which documents these marks decide, (n,); raises InputError for an unknown mark, null or NaN."""
-        where = self.copies > 0
+        where, known = self.copies > 0, self.marks.schema.names
         for name in names:
-            where &= ~self._lacks.get(name, np.zeros(len(where), bool))
-        for name in names:
-            if name not in self.marks.schema.names:
-                known, source = ", ".join(self.marks.schema.names) or "none", self._documents.file.source
-                raise InputError(f"source {source}: no mark {name!r}; check the name; its marks are: {known}")
+            if name not in known and not any(name in names_of(marks) for marks in rules.marks if marks.as_ != REMOVE):
+                its = f"source {self._documents.file.source}: no mark {name!r}; check the name; its marks are"
+                raise InputError(f"{its}: {', '.join(known) or 'none'}")
+            where &= name in known and ~self._lacks.get(name, np.zeros(len(where), bool))
+        for name in names if where.any() else ():
             bad = where & self.marks[name].is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
             if bad.any():
                 raise InputError(f"{self._documents.place(bad)}: its mark {name!r} is null; repair the marks")
         return where
 
-    def _keep(self, tree: Filter) -> None:
-        where = self._undecided(columns_of(tree))
-        self._drop(where & ~kept_by(self.marks, tree, self._documents.file.url), "keep")
-
-    def _repeat(self, rules: MarkRules, repeat: Repeat) -> None:
+    def _repeat(
+        self, rules: MarkRules, where: NDArray[np.bool_], by: str, times: dict[str, float], splits: list[str]
+    ) -> None:
         """Set the numbers of copies by the value of a mark; a hash of the content decides fractions."""
-        table, where = self._documents.table, self._undecided([repeat.by])
-        kind, times = self.marks.schema.field(repeat.by).type, np.ones(len(table))
-        for text, number in repeat.times.items():
+        table, kind, wanted = self._documents.table, self.marks[by].type, np.ones(len(where))
+        for text, number in times.items():
             value = text if pa.types.is_string(kind) or pa.types.is_large_string(kind) else number_of(text)
             if value is None:
-                raise InputError(f"documents.repeat.times: {text!r} is not a value of {repeat.by}; correct it")
-            times[kept_by(self.marks, Comparison(repeat.by, "==", value), self._documents.file.url)] = number
-        is_repeated = np.isin([name for name, _ in rules.shares], repeat.splits)
-        times[~is_repeated[self._documents.split]] = 1
+                raise InputError(f"documents.repeat.times: {text!r} is not a value of {by}; correct it")
+            wanted[kept_by(self.marks, Comparison(by, "==", value), self._documents.file.url)] = number
+        is_repeated = np.isin([name for name, _ in rules.shares], splits)
+        wanted[~is_repeated[self._documents.split]] = 1
         draw = mix64(Purpose.REPEAT, rules.seed, (table["content_high"], table["content_low"]))
-        copies = np.floor(times) + ((draw >> np.uint64(11)) * 2.0**-53 < times % 1)
+        copies = np.floor(wanted) + ((draw >> np.uint64(11)) * 2.0**-53 < wanted % 1)
         self.copies[where] = copies[where]
         self._drop(self.copies == 0, "repeat")
 
@@ -137,6 +138,21 @@ def explain(spec: BuildSpec, tables: VersionTables, document: Origin) -> tuple[s
     ids = pa.array([document.get("id")], pa.large_string())
     verdict = Verdict(rules, Documents(file, table, split, ids, np.searchsorted(rows, table["row"])))
     return verdict.reasons[verdict.why[0]], verdict.marks.to_pylist()[0] if verdict.marks.num_columns else {}
+
+
+def rows_in_spills(tables: VersionTables, content: str) -> Iterator[Origin]:
+    """Yield the rows with a content, 32 hexadecimal digits, as long as the spills of the version's build are there."""
+    words = words_of(bytes.fromhex(content))
+    split = int(split_indices(words[np.newaxis], tables.spec.splits)[0])
+    key = int(order_keys(words[np.newaxis], tables.spec.seed)[0])
+    keys = (key, key + 1) if tables.rules.deduplicate else (0, KEY_SPACE)
+    with suppress(WorkError):
+        for entry in read_assignment(tables.store, tables.manifest.version).spills:
+            spill = Spill(tables.store, entry.name, entry.index, entry.num_bytes, entry.checksum)
+            rows, file = spill.documents(split, *keys)[1], tables.inputs[entry.input_index]
+            for row in rows[(rows["content_high"] == words[0]) & (rows["content_low"] == words[1])]:
+                own = spill.ids(row.reshape(1))[0].as_py()
+                yield Origin(source=file.source, path=file.path, row=int(row["row"]), content=content, id=own)
 
 
 def row_numbers(reader: SourceReader, url: str, part: PartitionRange) -> UInt64s:

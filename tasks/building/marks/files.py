@@ -27,11 +27,11 @@ from tokenloom.tasks.sources.listing import find_files
 
 if TYPE_CHECKING:
     from tokenloom.spec.build_spec import BuildSpec
-    from tokenloom.spec.marks import Marks, Repeat
     from tokenloom.storage.work.records import PartitionRecord
     from tokenloom.tasks.building.inputs import InputFile
 
 EXCLUDED = "excluded"  # counts what documents.exclude removes
+_OPTIONS = ("key", "as_", "missing", "source")
 _POSITIONS = ".remove"  # of datatrove: little-endian uint32, the positions of rows to remove
 
 
@@ -45,16 +45,19 @@ class MarkFile(NamedTuple):
 
 @dataclass(frozen=True)
 class MarkFiles:
-    """An entry of `documents.marks` and its files; messages and counts name it by its label."""
+    """An entry of `documents.marks`, see its model, and its files; messages and counts name it by its label."""
 
-    entry: Marks = field(hash=False)  # it has a list
+    key: str
+    as_: str | None
+    missing: str
+    source: list[str] = field(hash=False)
     files: tuple[MarkFile, ...]
     label: str
 
     @property
     def is_aligned(self) -> bool:
         """Whether there is a file of marks for each input file, with a row for each of its rows."""
-        return self.entry.key == "row" and not {"path", "row"} <= set(column_names(self.files[0]))
+        return self.key == "row" and not {"path", "row"} <= set(column_names(self.files[0]))
 
     @property
     def has_positions(self) -> bool:
@@ -107,14 +110,14 @@ class MarkRules:
     excluded: MarkFiles | None
     marks: tuple[MarkFiles, ...]
     keep: str | None
-    repeat: Repeat | None
+    repeat: dict[str, Any] | None
     seed: int
     shares: list[tuple[str, float]]
 
     def of(self, source: str) -> list[MarkFiles]:
         """Return the marks of the documents of a source."""
         excluded = (self.excluded,) if self.excluded else ()
-        return [one for one in (*excluded, *self.marks) if not one.entry.source or source in one.entry.source]
+        return [one for one in (*excluded, *self.marks) if not one.source or source in one.source]
 
     def identity(self) -> dict[str, Any]:
         """Return the part of a version's identity, as fields of `documents`."""
@@ -130,9 +133,12 @@ class MarkRules:
 
     def _identity(self, marks: Sequence[MarkFiles]) -> dict[str, Any]:
         return {
-            "files": [[one.entry.options(), [[file.path, file.fingerprint] for file in one.files]] for one in marks],
+            "files": [
+                [{name: getattr(one, name) for name in _OPTIONS}, [[file.path, file.fingerprint] for file in one.files]]
+                for one in marks
+            ],
             "keep": None if self.keep is None else asdict(parse_filter(self.keep)),
-            "repeat": None if self.repeat is None else self.repeat.model_dump(mode="json"),
+            "repeat": self.repeat,
         }
 
 
@@ -148,12 +154,20 @@ def find_marks(spec: BuildSpec, memory: FingerprintMemory) -> MarkRules | None:
         label = files[0].url.rpartition("/")[2]
         if label in {EXCLUDED, "keep", "repeat", *(one.label for one in marks)}:
             label = f"marks.{len(marks)}"
-        made = MarkFiles(entry, found, label)
-        marks.append(replace(made, files=_by_task(found, spec, entry.source)) if made.has_positions else made)
+        made = MarkFiles(**entry.options(), files=found, label=label)
+        if made.has_positions:
+            made = replace(made, files=_by_task(found, spec, entry.source))
+        elif made.is_aligned and (entry.as_ or not found[0].url.endswith(".parquet")):
+            raise InputError(
+                f"{found[0].url}: `key: row` takes parquet without `as`, a row for each row of its input; lists of "
+                "`path` and `row` in parquet; and .remove files of datatrove; give other lists `key: id` or `content`"
+            )
+        marks.append(made)
     excluded = _excluded(rules.exclude, only_hashes=bool(spec.ids_options())) if rules.exclude else None
     if not marks and not excluded:
         return None
-    return MarkRules(excluded, tuple(marks), rules.keep, rules.repeat, spec.seed, spec.split_shares())
+    repeat = rules.repeat.model_dump(mode="json") if rules.repeat else None
+    return MarkRules(excluded, tuple(marks), rules.keep, repeat, spec.seed, spec.split_shares())
 
 
 def _by_task(files: Sequence[MarkFile], spec: BuildSpec, sources: Sequence[str]) -> tuple[MarkFile, ...]:
@@ -172,9 +186,7 @@ def _by_task(files: Sequence[MarkFile], spec: BuildSpec, sources: Sequence[str])
 
 def _excluded(url: str, *, only_hashes: bool) -> MarkFiles | None:
     """Return the list of `documents.exclude`, None if it is empty; any order and form of it has one fingerprint."""
-    from tokenloom.spec.marks import Marks  # late: workers without marks do without pydantic
-
     contents = read_list(url, "content", only_hashes=only_hashes)
     digest = sha256_of_bytes(words_of(contents.tobytes()).astype("<u8").tobytes())
-    entry = Marks(path=url, key="content", as_=REMOVE)
-    return MarkFiles(entry, (MarkFile(EXCLUDED, url, digest),), EXCLUDED) if len(contents) else None
+    files = (MarkFile(EXCLUDED, url, digest),)
+    return MarkFiles("content", REMOVE, "keep", [], files, EXCLUDED) if len(contents) else None

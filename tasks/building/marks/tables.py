@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tokenloom.errors import InputError, message_of
-from tokenloom.spec.syntax import Filter, columns_of, comparisons_of, is_table, parse_filter
+from tokenloom.spec.syntax import Comparison, Filter, columns_of, comparisons_of, is_table, parse_filter
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.keys import DIGEST_DTYPE, Digests, content_hashes, digests_of
 from tokenloom.tasks.building.inputs import InputFile
@@ -27,6 +27,7 @@ from tokenloom.tasks.rules import read_list
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.files import open_decompressed, open_input
 from tokenloom.tasks.sources.filters import check_comparable, kept_rows
+from tokenloom.tasks.sources.values import pick, plain
 from tokenloom.tokenizers.base import text_bytes
 
 _BATCH_ROWS = 2**17
@@ -68,7 +69,7 @@ def find(marks: MarkFiles, documents: Documents) -> tuple[Int64s, pa.Table]:
     rows, order = np.empty(len(wanted), np.int64), np.argsort(wanted, kind="stable")
     rows[order] = np.searchsorted(keys, wanted[order])  # a search in order takes a quarter of the time
     found = rows < len(keys)
-    if marks.entry.key == "id" and documents.ids is not None:  # no mark is of documents without an id
+    if marks.key == "id" and documents.ids is not None:  # no mark is of documents without an id
         found &= documents.ids.is_valid().to_numpy(zero_copy_only=False)
     found[found] = keys[rows[found]] == wanted[found]
     return np.where(found, rows, -1), table
@@ -76,9 +77,9 @@ def find(marks: MarkFiles, documents: Documents) -> tuple[Int64s, pa.Table]:
 
 def _wanted_keys(marks: MarkFiles, documents: Documents) -> Digests:
     table, file = documents.table, documents.file
-    if marks.entry.key == "content":
+    if marks.key == "content":
         return digests_of(np.stack([table["content_high"], table["content_low"]], axis=1))
-    if marks.entry.key == "row":
+    if marks.key == "row":
         return _hashed(pa.repeat(file.path, len(table)), pa.array(table["row"]))
     if documents.ids is None:
         raise InputError(f"source {file.source}: marks by id need the ids of its rows; give it `id: COLUMN`")
@@ -100,7 +101,7 @@ def load_table(marks: MarkFiles) -> tuple[Digests, pa.Table]:
     """
     parts = [part for file in marks.files for part in _keyed(marks, file.url)]
     keys = np.concatenate([np.empty(0, DIGEST_DTYPE), *(keys for keys, _ in parts)])
-    if marks.entry.as_ is not None:
+    if marks.as_ is not None:
         return np.sort(keys, kind="stable"), pa.Table.from_batches([_NO_MARKS])
     try:
         tables = [pa.Table.from_batches([batch]) for _, batch in parts]
@@ -120,10 +121,17 @@ def load_table(marks: MarkFiles) -> tuple[Digests, pa.Table]:
     return keys[first], table.take(first)
 
 
+def names_of(marks: MarkFiles) -> Sequence[str]:
+    """Return the names of the marks in files."""
+    if marks.is_aligned:
+        return _marks_in(column_names(marks.files[0]))
+    return [marks.as_] if marks.as_ else load_table(marks)[1].column_names
+
+
 def _keyed(marks: MarkFiles, url: str) -> Iterator[tuple[Digests, pa.RecordBatch]]:
     """Yield keys and marks of a file, some at a time."""
-    key = marks.entry.key
-    is_parquet, is_list = url.endswith(".parquet"), marks.entry.as_ is not None
+    key = marks.key
+    is_parquet, is_list = url.endswith(".parquet"), marks.as_ is not None
     if not is_table(url) or (key == "content" and not is_parquet):
         yield read_list(url, key), _NO_MARKS
         return
@@ -176,8 +184,6 @@ def _find_aligned(marks: MarkFiles, documents: Documents) -> tuple[Int64s, pa.Ta
     file, positions = marks.beside(documents.file), documents.positions
     if marks.has_positions:
         return np.where(np.isin(positions, _removed(file)), 0, -1), pa.Table.from_batches([_NO_MARKS])
-    if marks.entry.as_ is not None:
-        raise InputError(f"{file.url}: it has a row for each row of its input, so it is not a list; remove `as`")
     start = int(positions.min(initial=0))
     rows, table = positions - start, _read_rows(file, start, int(positions.max(initial=-1)) + 1)
     if "id" in table.column_names and documents.ids is not None:
@@ -217,7 +223,8 @@ def _read_rows(file: MarkFile, start: int, end: int) -> pa.Table:
         if end > offsets[-1]:
             raise InputError(f"{file.url}: {offsets[-1]:,} rows, fewer than its input; recreate the marks")
         first, last = np.searchsorted(offsets, start, side="right") - 1, np.searchsorted(offsets, end)
-        return table.read_row_groups(list(range(first, last))).slice(start - offsets[first], end - start)
+        found = table.read_row_groups(list(range(first, last))).slice(start - offsets[first], end - start)
+        return pa.table([plain(column.combine_chunks()) for column in found.columns], found.column_names)
 
 
 def check_length(marks: MarkFiles, input_file: InputFile, num_rows: int) -> None:
@@ -234,7 +241,8 @@ def check_length(marks: MarkFiles, input_file: InputFile, num_rows: int) -> None
 
 def _batches(url: str, names: list[str] | None = None) -> Iterator[pa.RecordBatch]:
     with open_table(url) as table:
-        yield from table.iter_batches(_BATCH_ROWS, columns=names)
+        for batch in table.iter_batches(_BATCH_ROWS, columns=names):
+            yield pa.record_batch(list(map(plain, batch.columns)), batch.schema.names)
         if not table.metadata.num_rows:
             yield pa.RecordBatch.from_pylist([], table.schema_arrow)
 
@@ -243,6 +251,9 @@ def kept_by(batch: pa.RecordBatch, tree: Filter, url: str) -> NDArray[np.bool_]:
     """Return which of n rows of marks a filter keeps, (n,); raises InputError if it can't compare a column."""
     for part in comparisons_of(tree):
         check_comparable(batch.schema, part, url)
+        kind = pick(batch, part.column).type
+        if isinstance(part, Comparison) and isinstance(part.value, bool) and not pa.types.is_boolean(kind):
+            raise InputError(f"{url}: mark {part.column} is {kind}, not boolean; correct to: {part.column} > 0")
     return kept_rows(batch, tree)
 
 
@@ -251,13 +262,10 @@ def count_kept(rules: MarkRules) -> tuple[int, int] | None:
 
     None if no entry of `marks` has all of its columns.
     """
-    if rules.keep is None:
-        return None
-    tree = parse_filter(rules.keep)
-    names = columns_of(tree)
-    for marks in rules.marks:
-        if marks.entry.as_ is None and set(names) <= set(column_names(marks.files[0])):
-            batches = ((batch, file.url) for file in marks.files for batch in _batches(file.url, names))
-            counts = [(int(kept_by(batch, tree, url).sum()), len(batch)) for batch, url in batches]
-            return sum(kept for kept, _ in counts), sum(rows for _, rows in counts)
+    for marks in rules.marks if rules.keep else ():
+        tree = parse_filter(rules.keep or "")
+        if marks.as_ is None and {*columns_of(tree)} <= {*column_names(marks.files[0])}:
+            batches = ((batch, file.url) for file in marks.files for batch in _batches(file.url, columns_of(tree)))
+            kept, rows = np.sum([(kept_by(batch, tree, url).sum(), len(batch)) for batch, url in batches], axis=0)
+            return int(kept), int(rows)
     return None
