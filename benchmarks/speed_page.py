@@ -1,9 +1,10 @@
-"""Write the tables of docs/comparison/speed.md from the results that the page names.
+"""Write the tables of docs/comparison/speed.md, and of other pages, from the results that the pages name.
 
     python benchmarks/speed_page.py
 
-A table stands between `<!-- KIND FILE -->` and `<!-- end -->`; KIND is build, chat, feed or marks, and FILE a result in
-benchmarks/results/. To show another result, name it there. A test compares the page with what this program writes.
+A table stands between `<!-- KIND FILE -->` and `<!-- end -->`; KIND is one of _LINES, and FILE a result in
+benchmarks/results/. To show another result, name it there; one that does not exist yet is shown as such. A test
+compares the pages with what this program writes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 import statistics
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from os.path import relpath
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from build_tools import BARE, BARE_GIGATOKEN, FIRST, OURS, REFERENCE
 from tokenloom.wording import counted
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs/comparison/speed.md"
+PAGES = [ROOT / "docs/comparison/speed.md", ROOT / "docs/project/evidence/ten_billion.md"]
 NAMES = {
     OURS: "**tokenloom**",
     FIRST: "tokenloom, first build",
@@ -33,7 +35,7 @@ NAMES = {
     "litdata": "LitData",
     "datatrove": "datatrove",
 }
-_BLOCK = re.compile(r"<!-- (build|chat|feed|marks) (\S+) -->\n.*?<!-- end -->\n", re.DOTALL)
+BLOCK = re.compile(r"<!-- (build|chat|feed|marks|scale|processor) (\S+) -->\n.*?<!-- end -->\n", re.DOTALL)
 
 Values = dict[str, list[float]]
 
@@ -137,26 +139,103 @@ def marks_lines(result: dict[str, Any], values: Values) -> Iterator[str]:
     )
 
 
+def scale_lines(result: dict[str, Any], values: Values) -> Iterator[str]:
+    """Yield what a result of build_scale.py says: the builds, the commands of the largest, and those on versions."""
+    figures = {figure["name"]: figure for figure in result["figures"]}
+    sizes = list(dict.fromkeys(name.partition(":")[0] for name in figures if ": tokens" in name))
+
+    def rows(is_shown: Callable[[str], bool]) -> list[list[str]]:
+        names = [name for name in figures if is_shown(name) and name.partition(":")[0] in sizes]
+        rows = []
+        for what in dict.fromkeys(name.partition(": ")[2] for name in names):
+            cells = [figures.get(f"{size}: {what}") for size in sizes]
+            (some, *_) = filter(None, reversed(cells))
+            unit = f", {some['unit']}" if some["unit"] else ""
+            rows.append([what + unit, *(number(cell["values"][0]) if cell else "" for cell in cells), some["target"]])
+        return rows
+
+    plain, largest = figures[f"{sizes[0]} in shares: bytes of the plain build"], sizes[-1]
+    is_of_version = re.compile(
+        r".*: (plan|verify|trace|where|gc|diff|first batch|million tokens a second$|requests)"
+    ).match
+    yield f"{result['tokenizer']}, {result['workers']} workers on {result['cores']} cores, {result['date']}."
+    yield f"{largest} tokens are built in {result['shares']} shares, all commands together, beside plain builds:"
+    yield ""
+    yield from table(["", *sizes, "asked"], rows(lambda name: not is_of_version(name)))
+    yield ""
+    yield from table(
+        ["growth", "", "asked"],
+        [[name, number(values[name][0]), figures[name]["target"]] for name in figures if " / " in name],
+    )
+    yield ""
+    yield f"The commands that built {largest} tokens, in turn:"
+    yield ""
+    yield from table(
+        ["", "exit code", "s", "s of processor time", "MB", "left"],
+        [
+            [
+                f"`{each['command']}`",
+                str(each["exit_code"]),
+                *(number(each[name]) for name in ("wall", "processor", "megabytes")),
+                ", ".join(f"{what} {count:,}" for what, count in (each["left"] or {}).items()),
+            ]
+            for each in result["commands"]
+        ],
+    )
+    yield ""
+    is_equal = "has equal bytes" if plain["values"] == [1] else "**has other bytes**"
+    yield f"The version of {sizes[0]} tokens that was built in the same way {is_equal}."
+    yield ""
+    yield "What is done with the versions:"
+    yield ""
+    yield from table(["", *sizes, "asked"], rows(lambda name: bool(is_of_version(name))))
+
+
+def processor_lines(result: dict[str, Any], values: Values) -> Iterator[str]:
+    """Yield the tokens a second of processor time that a result of build_scale.py says, beside what others publish."""
+    what = ": million tokens a second of processor time"
+    yield from table(
+        ["", "million tokens a second of processor time"],
+        [
+            *([f"tokenloom, {name.partition(':')[0]}", number(values[name][0])] for name in values if what in name),
+            ["marin, 110 B", "0.77 and 0.66"],
+        ],
+    )
+
+
+def number(value: float) -> str:
+    """Return a number with three digits, or all of an integer's."""
+    if value >= 100 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
 _LINES: dict[str, Callable[[dict[str, Any], Values], Iterator[str]]] = {
     "build": build_lines,
     "chat": chat_lines,
     "feed": feed_lines,
     "marks": marks_lines,
+    "scale": scale_lines,
+    "processor": processor_lines,
 }
 
 
-def render(kind: str, name: str) -> str:
-    """Return a block of the page."""
-    result = json.loads((ROOT / "benchmarks/results" / name).read_text())
-    values = {figure["name"]: figure["values"] for figure in result["figures"]}
-    link = f"[The results](../../benchmarks/results/{name})."
-    return "\n".join([f"<!-- {kind} {name} -->", "", *_LINES[kind](result, values), "", link, "", "<!-- end -->", ""])
+def render(kind: str, name: str, page: Path) -> str:
+    """Return a block of a page."""
+    path = ROOT / "benchmarks/results" / name
+    lines = ["Not measured yet."]
+    if path.exists():
+        result = json.loads(path.read_text())
+        values = {figure["name"]: figure["values"] for figure in result["figures"]}
+        lines = [*_LINES[kind](result, values), "", f"[The results]({relpath(path, page.parent)})."]
+    return "\n".join([f"<!-- {kind} {name} -->", "", *lines, "", "<!-- end -->", ""])
 
 
-def written(page: str) -> str:
-    """Return the page with its tables written again."""
-    return _BLOCK.sub(lambda match: render(match[1], match[2]), page)
+def written(page: Path) -> str:
+    """Return a page with its tables written again."""
+    return BLOCK.sub(lambda match: render(match[1], match[2], page), page.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text()))
+    for each in PAGES:
+        each.write_text(written(each), encoding="utf-8")
