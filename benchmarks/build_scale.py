@@ -205,6 +205,10 @@ class Scale:
 
 def measure(root: Path, arguments: argparse.Namespace, figures: list[Figure]) -> Iterator[list[dict[str, Any]]]:
     """Build all sizes; add the figures to a list, and yield the commands of the largest size when they have changed."""
+    *smaller, largest = sorted(arguments.tokens)
+    free = shutil.disk_usage(root).free
+    if free < largest * BYTES_A_TOKEN:
+        raise SystemExit(f"{root}: {free / 1e9:.1f} GB are free, not {largest * BYTES_A_TOKEN / 1e9:.1f} GB")
     (root / "text").mkdir()
     made_text.write_text(root / "text")
     first = Scale("one file", root / "one", 1, arguments)  # it also proves the encoder, if nothing has
@@ -216,7 +220,6 @@ def measure(root: Path, arguments: argparse.Namespace, figures: list[Figure]) ->
         scale.prepare()
         return scale
 
-    *smaller, largest = sorted(arguments.tokens)
     scales = []
     for num_tokens in smaller:
         scales.append(scale := make(shown(num_tokens), num_tokens))
@@ -234,9 +237,6 @@ def measure(root: Path, arguments: argparse.Namespace, figures: list[Figure]) ->
         scale.keep_tables()
     yield []
     scale = make(shown(largest), largest)
-    free = shutil.disk_usage(root).free
-    if free < largest * BYTES_A_TOKEN:
-        raise SystemExit(f"{root}: {free / 1e9:.1f} GB are free, not {largest * BYTES_A_TOKEN / 1e9:.1f} GB")
     figures += scale.plan()
     for figure in scale.build_in_shares():
         figures.append(figure)
