@@ -19,7 +19,7 @@ from prefect import get_run_logger, task
 from prefect._internal.concurrency import services  # registers Prefect's own reset, which must run before ours
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
-from prefect.futures import PrefectFuture
+from prefect.futures import PrefectConcurrentFuture, PrefectFuture
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from prefect.tasks import Task
 
@@ -160,39 +160,45 @@ def _run_on_cluster(
 def _submit_all(
     runner: TaskRunner[Any], num_workers: int, name: str, run: Callable[[list[Any]], Any], batches: list[Batch]
 ) -> list[Any]:
-    """Submit a task run for each task, `num_workers` at a time; return the results of `run` in order.
+    """Submit a task run for each batch, two for each worker at a time; return the results of `run` in order.
 
-    Thus every task run that Prefect shows as running has a worker, and none starts after a failure.
+    Thus a worker never waits for the next. Prefect knows a task run once it has a worker. After a failure no thread of
+    this process begins another; a cluster may, until it is left.
     """
     if name == REPORT_STEP:  # shown in no task run; see there
         return [run(batch.jobs) for batch in batches]
     shown = step_label(name)
     named = _run.with_options(name=shown, task_run_name=shown + " {label}")
-    slots = threading.Semaphore(max(1, num_workers))
-    failed = threading.Event()
+    num_slots = 2 * max(1, num_workers)
+    slots, futures, failed = threading.Semaphore(num_slots), list[PrefectFuture[Any]](), list[int]()
 
-    def done(future: PrefectFuture[Any]) -> None:
-        is_completed = False
-        try:
-            future.wait()  # the task run itself has the final state; the server may not know it yet
-            is_completed = future.state.is_completed()
-        finally:
-            if not is_completed:
-                failed.set()
-            slots.release()
+    def done(position: int, future: PrefectFuture[Any]) -> None:
+        if not failed and not _is_completed(future):
+            failed.append(position)
+            for queued in futures[position:]:
+                if isinstance(queued, PrefectConcurrentFuture):
+                    queued.wrapped_future.cancel()
+        slots.release()
 
-    futures = []
-    for batch in batches:
+    for position in range(len(batches) + num_slots):  # the last wait for all
         slots.acquire()
-        if failed.is_set():
-            break
-        future = runner.submit(named, {"label": batch.label, "call": partial(run, batch.jobs)})
-        future.add_done_callback(done)
-        futures.append(future)
-    results = [_result_of(batch.label, future) for batch, future in zip(batches, futures, strict=False)]
-    if len(results) != len(batches):
-        raise WorkerLost(f"only {len(results)} of {len(batches)} tasks ran; run the same build again")
-    return results
+        if failed:
+            _result_of(batches[failed[0]].label, futures[failed[0]])
+            raise WorkerLost(f"only {len(futures)} of {len(batches)} tasks ran; run the same build again")
+        if position < len(batches):
+            call = partial(run, batches[position].jobs)
+            futures.append(runner.submit(named, {"label": batches[position].label, "call": call}))
+            futures[-1].add_done_callback(partial(done, position))
+    return [_result_of(batch.label, future) for batch, future in zip(batches, futures, strict=True)]
+
+
+def _is_completed(future: PrefectFuture[Any]) -> bool:
+    """Return whether a task run that is done has completed; it has the final state, and the server may not yet."""
+    try:
+        future.wait()
+    except BaseException:  # noqa: BLE001  (result() raises it again)
+        return False
+    return future.state.is_completed()
 
 
 def _result_of(label: str, future: PrefectFuture[Any]) -> Any:
