@@ -35,6 +35,7 @@ from tokenloom.tasks.building.plan import (
     with_tryout_partitions,
 )
 from tokenloom.tasks.building.publish import BuildResult, finish_build, publish_version
+from tokenloom.tasks.building.runs import merge_part, with_runs
 from tokenloom.tasks.building.shuffle import num_unmade, shuffle_shard
 from tokenloom.tasks.building.tokenization import tokenize_partition, tokenize_tryout
 from tokenloom.tasks.building.validate import check_jobs, refuse_differences, rejected, validate_build
@@ -118,6 +119,11 @@ def _do_share(plan: BuildPlan, runner: Runner, write_plan: WritePlan, share: Sha
         if left := len(mark_jobs(plan)[1]):
             return {"files": left}
     assignment = runner.one("assign", lambda: assign_shards(plan))
+    if assignment.parts:
+        write_plan(part.name for part in assignment.parts)
+        assignment = _merge(plan, runner, assignment, {}, share)
+    if left := sum(not part.checksum for part in assignment.parts):
+        return {"parts of runs": left}
     _shuffle(plan, runner, assignment, {}, share)
     left = num_unmade(plan.build, assignment)
     return {"shards": left} if left else {}
@@ -201,6 +207,9 @@ def _encode_and_publish(
         assignment = runner.one("assign", lambda: assign_shards(plan))
     if plan.build.marks is not None:
         progress.warn(unused_keys(plan.build.marks, assignment.marks.values()))
+    if assignment.parts:
+        write_plan(part.name for part in assignment.parts)
+        assignment = _merge(plan, runner, assignment, seconds)
     records = _shuffle(plan, runner, assignment, seconds)
     build, checks = runner.one("check", lambda: check_jobs(plan, assignment, records))
     num_checked = sum(check.weight for check in checks)
@@ -243,6 +252,17 @@ def _mark(
         runner.each("mark", partial(mark_file, plan.build), mine)
 
 
+def _merge(
+    plan: BuildPlan, runner: Runner, assignment: Assignment, seconds: dict[str, float], share: Share = ALL
+) -> Assignment:
+    """Make the parts of runs of a share that no earlier build made; return the assignment with all that are there."""
+    jobs = [Job(part.name, i) for i, part in enumerate(assignment.parts)]
+    missing = [job for job in share.of(jobs) if not assignment.parts[job.job].checksum]
+    with _step("merge", seconds, len(missing), "parts", len(missing)):
+        runner.each("merge", partial(merge_part, plan.build, assignment.token), missing)
+        return with_runs(plan.build, assignment)
+
+
 def _shuffle(
     plan: BuildPlan, runner: Runner, assignment: Assignment, seconds: dict[str, float], share: Share = ALL
 ) -> list[ShardRecord]:
@@ -250,7 +270,7 @@ def _shuffle(
     jobs = [Job(shard.name, i, shard.num_tokens) for i, shard in enumerate(assignment.shards)]
     own = share.of(jobs)
     with _step("shuffle", seconds, sum(job.weight for job in own), "shards", len(own)):
-        return runner.each("shuffle", partial(shuffle_shard, plan.build), own)
+        return runner.each("shuffle", partial(shuffle_shard, plan.build, assignment.token), own)
 
 
 @contextmanager

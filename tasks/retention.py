@@ -15,13 +15,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tokenloom.errors import FormatError, StoreError, WorkError
+from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.formats.manifest import MANIFEST
 from tokenloom.storage.stores.store import TMP, Store, StoredFile
 from tokenloom.storage.versions.published import REPORTS, is_dataset, version_path
 from tokenloom.storage.versions.tags import tagged_versions
 from tokenloom.storage.work.plans import PLANS, plan_path, planned_spills
-from tokenloom.storage.work.records import BUILDS, read_assignment
+from tokenloom.storage.work.records import BUILDS, find_assignments
 from tokenloom.storage.work.records import FOLDER as SPILLS
 from tokenloom.wording import counted, shown_age, shown_bytes
 
@@ -229,8 +229,9 @@ def _leftovers(store: Store, before: float, versions: Collection[str]) -> dict[s
     plans = store.files_below(PLANS)
     used = planned_spills(store, [path.rpartition("/")[2][:16] for path in plans if plans[path].modified >= before])
     for version in sorted(versions) if spills else ():
-        with suppress(WorkError):  # missing or damaged: the next build makes it again, and its spills
-            used.update(name for spill in read_assignment(store, version).spills for name in (spill.name, spill.marked))
+        for assignment in find_assignments(store, version):  # of a damaged one, the next build makes the spills again
+            used.update(name for spill in assignment.spills for name in (spill.name, spill.marked))
+            used.update(part.name for part in assignment.parts)
     return {
         "spills": {p: file for p, file in spills.items() if p.rpartition("/")[2].partition(".")[0] not in used},
         "temporary files": {path: file for path, file in old(TMP).items() if path != _PROBE},

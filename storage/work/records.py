@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields
-from functools import lru_cache
+from dataclasses import dataclass, field, fields, replace
 
 from tokenloom.errors import FormatError, StoreError, WorkError
 from tokenloom.storage.formats.manifest import ShardEntry
@@ -144,7 +143,7 @@ def _files(spill_name: str, record: PartitionRecord) -> dict[str, int]:
 
 
 BUILDS = "work/builds"
-ASSIGNMENT = "assignment.json"
+_ASSIGNMENT = "assignment-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +162,46 @@ class SpillEntry:
     source_index: int
     marked: str = ""
     is_copy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunPart:
+    """A part of a run: the documents of a split with keys in [start_key, end_key) of the spills [first, end), merged.
+
+    Its file is spill 0 of its name. The rest is known when it is there, see RunPartRecord.
+    """
+
+    name: str
+    split_index: int
+    start_key: int
+    end_key: int
+    first: int
+    end: int
+    num_bytes: int = 0
+    checksum: str = ""
+    left: dict[str, int] = field(default_factory=dict)
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunPartRecord:
+    """A part of a run that was merged: its file, and what was `left` out of it, see Piece.counts."""
+
+    spill: SpillCounts
+    left: dict[str, int]
+
+
+def find_run_parts(store: Store, parts: Sequence[RunPart]) -> list[RunPart]:
+    """Return parts of runs, with the rest of those that are there."""
+    lengths = {f"{FOLDER}/{name}": num_bytes for name, num_bytes in store.lengths(FOLDER).items()}
+    paths = [path for part in parts if (path := partition_record_path(part.name)) in lengths]
+    records, found = find_work_records(store, paths, RunPartRecord), []
+    for part in parts:
+        record = records.get(partition_record_path(part.name))
+        if record and lengths.get(spill_path(part.name, 0)) == record.spill.bytes:
+            part = replace(part, num_bytes=record.spill.bytes, checksum=record.spill.checksum, left=record.left)
+        found.append(part)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +229,11 @@ class ShardRange:
 class Assignment:
     """The input and output of the shuffle; `totals` are by split, with duplicates, `encoders` by fast encoder.
 
+    `parts` are those of the runs of all spills, in order, if there are any: then they are read in place of spills.
     `sources` are the names of the sources, `encoded` the counts of each. `not_read` and `quarantined` count rows
     of all inputs; those that were not read are among the filtered ones. `marks` are counts of
-    the documents of each source, {} without marks.
+    the documents of each source, {} without marks. `token` is the end of the checksum of its file, and names
+    it: another build of the version may have other spills, or other runs.
     """
 
     spills: list[SpillEntry]
@@ -204,6 +245,8 @@ class Assignment:
     sources: list[str]
     encoded: dict[str, EncodedCounts]
     marks: dict[str, MarkCounts] = field(default_factory=dict)
+    parts: list[RunPart] = field(default_factory=list)
+    token: str = field(default="", compare=False, metadata={"absent": ""})
 
 
 def build_path(version: str, name: str) -> str:
@@ -211,16 +254,27 @@ def build_path(version: str, name: str) -> str:
     return f"{BUILDS}/{version}/{name}"
 
 
-def read_assignment(store: Store, version: str) -> Assignment:
-    """Return the assignment of a version that is being built; raises WorkError if it is missing or damaged."""
-    path = build_path(version, ASSIGNMENT)
+def find_assignments(store: Store, version: str) -> list[Assignment]:
+    """Return the undamaged assignments of a version, the last written last: of several builds, or before a merge."""
+    files = store.files_below(f"{BUILDS}/{version}")
+    paths = sorted((path for path in files if f"/{_ASSIGNMENT}" in path), key=lambda path: files[path].modified)
+    return list(find_work_records(store, paths, Assignment).values())
+
+
+def read_assignment(store: Store, version: str, token: str) -> Assignment:
+    """Return an assignment of a version that is being built; raises WorkError if it is missing or damaged."""
+    path = build_path(version, f"{_ASSIGNMENT}{token}.json")
     with reading_work_file(store, path):
-        return _parse(store.read(path), store.place(path))
+        assignment = decode_record(Assignment, parse_json(store.read(path), path, is_signed=True), store.place(path))
+    return replace(assignment, token=token)
 
 
-@lru_cache(maxsize=1)
-def _parse(data: bytes, place: str) -> Assignment:  # the same for every shard that a worker makes
-    return decode_record(Assignment, parse_json(data, place, is_signed=True), place)
+def write_assignment(store: Store, version: str, assignment: Assignment) -> Assignment:
+    """Write an assignment of a version that is being built; return it with its token, which names its content."""
+    data = sign(replace(assignment, token=""))
+    token = data[-18:-2].decode()
+    store.replace(build_path(version, f"{_ASSIGNMENT}{token}.json"), data, durable=False)
+    return replace(assignment, token=token)
 
 
 @dataclass(slots=True)

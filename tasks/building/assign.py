@@ -12,18 +12,18 @@ from tokenloom.storage.formats.statistics import DocumentCounts, EncodedCounts, 
 from tokenloom.storage.versions.build_record import EncoderUse
 from tokenloom.storage.work.marked import find_marked
 from tokenloom.storage.work.records import (
-    ASSIGNMENT,
     Assignment,
     PartitionRecord,
     ShardRange,
+    SpillCounts,
     SpillEntry,
-    build_path,
     damaged,
     find_partition_records,
     partition_record_path,
-    write_work_record,
+    write_assignment,
 )
 from tokenloom.tasks.building.plan import BuildPlan, partitions_by_source
+from tokenloom.tasks.building.runs import cut_runs
 from tokenloom.tasks.sources.reader import naming_source, with_line
 from tokenloom.wording import NO_TURN_HINT, counted
 
@@ -40,6 +40,7 @@ def assign_shards(plan: BuildPlan) -> Assignment:
     found = find_partition_records(store, (part.spill_name for part in plan.partitions))
     by_source: dict[str, list[PartitionRecord]] = {name: [] for name in sources}
     spills: list[SpillEntry] = []
+    counts: list[SpillCounts] = []  # of each of them
     for part in plan.partitions:
         record, source = found.get(part.spill_name), part.file.source
         if record is None:
@@ -47,6 +48,7 @@ def assign_shards(plan: BuildPlan) -> Assignment:
         by_source[source].append(record)
         origin = part.input_index, sources.index(source)
         marked = plan.build.marks.name(part.spill_name, record, part.file) if plan.build.marks else ""
+        counts += record.spills
         for index, spill in enumerate(record.spills):
             spills.append(SpillEntry(part.spill_name, index, spill.bytes, spill.checksum, *origin, marked))
     check_documents_found(plan, found)
@@ -56,8 +58,8 @@ def assign_shards(plan: BuildPlan) -> Assignment:
     totals = {name: DocumentCounts(documents[i], tokens[i]) for i, (name, _) in enumerate(shares)}
     cut, marks = totals, dict[str, MarkCounts]()
     if plan.build.marks:
-        marks = _take_marks(plan, spills)
-        left = added((counts.splits for counts in marks.values()), totals)
+        marks = _take_marks(plan, spills, counts)
+        left = added((of_source.splits for of_source in marks.values()), totals)
         totals = {split: left[split] for split in totals}
         cut = totals if plan.spec.documents.marks else cut  # exclusions alone never moved a bound
     assignment = Assignment(
@@ -74,13 +76,13 @@ def assign_shards(plan: BuildPlan) -> Assignment:
         sources=sources,
         encoded={name: added((r.encoded for r in each), EncodedCounts(0, 0, 0)) for name, each in by_source.items()},
         marks=marks,
+        parts=cut_runs(plan.build, spills, counts),
     )
-    write_work_record(store, build_path(version, ASSIGNMENT), assignment)
-    return assignment
+    return write_assignment(store, version, assignment)
 
 
-def _take_marks(plan: BuildPlan, spills: list[SpillEntry]) -> dict[str, MarkCounts]:
-    """Add the spills of further copies; return what marks make of the documents of each source."""
+def _take_marks(plan: BuildPlan, spills: list[SpillEntry], counts: list[SpillCounts]) -> dict[str, MarkCounts]:
+    """Add the spills of further copies, and their counts; return what marks make of the documents of each source."""
     store, names = plan.build.store, {entry.marked: entry for entry in spills}
     marked = find_marked(store, list(names))
     found: dict[str, list[MarkCounts]] = {}
@@ -88,10 +90,11 @@ def _take_marks(plan: BuildPlan, spills: list[SpillEntry]) -> dict[str, MarkCoun
         if name not in marked:
             raise damaged(store, partition_record_path(name))
         found.setdefault(plan.spec.source_names()[entry.source_index], []).append(marked[name].counts)
+        counts += marked[name].spills
         for index, spill in enumerate(marked[name].spills):
             copies = replace(entry, name=name, index=index, num_bytes=spill.bytes, checksum=spill.checksum)
             spills.append(replace(copies, marked="", is_copy=True))
-    return {source: added(counts, counts[0]) for source, counts in found.items()}
+    return {source: added(each, each[0]) for source, each in found.items()}
 
 
 def cut_split(split: str, split_index: int, totals: DocumentCounts, shard_tokens: int) -> list[ShardRange]:

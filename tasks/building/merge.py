@@ -1,12 +1,12 @@
-"""Merge the documents of a key range from all spills, in order and without duplicates, then gather their tokens.
+"""Merge the documents of a key range from spills or runs, in order and without duplicates, then gather their tokens.
 
-A shard is made of such pieces, each of bounded size. The document tables are read first, then only the tokens of
-documents that are kept.
+Shards and parts of runs are made of such pieces, each of bounded size. The document tables are read first, then only
+the tokens of documents that are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -20,13 +20,46 @@ from tokenloom.storage.formats.arrays import runs_of, token_dtype
 from tokenloom.storage.formats.classes import TEXT_CLASS
 from tokenloom.storage.stores import open_store
 from tokenloom.storage.work.marked import read_copies
-from tokenloom.storage.work.records import SpillEntry
+from tokenloom.storage.work.records import Assignment, RunPart, SpillEntry, read_assignment
 from tokenloom.storage.work.segments import as_segments, take_segments
 from tokenloom.storage.work.spill import TABLE_DTYPE, Spill
 from tokenloom.tasks.building.plan import Build
+from tokenloom.tasks.sizes import MAX_FAN_IN
 
 WRITE_TOKENS = 2**20
+MergedFile = SpillEntry | RunPart
+_SPILL_DTYPE = np.dtype([("input", "<u4"), ("source", "<u4"), ("is_copy", "?")])
 GAP_BYTES = 2**20  # reading a smaller gap takes less time than another read of a remote store
+
+
+@dataclass(frozen=True)
+class Work:
+    """The assignment of a build, and what it says of all of it.
+
+    `spills` (n,) has the "input" and "source" of each of n spills, by index, and whether it "is_copy".
+    `token_bytes` are those of the files to merge for each token of a shard, with tables, ids and what is dropped.
+    """
+
+    assignment: Assignment
+    spills: NDArray[Any]
+    token_bytes: float
+
+    def files(self, split_index: int, start_key: int, end_key: int) -> Sequence[MergedFile]:
+        """Return the files that may hold documents of a split with keys in [start_key, end_key), in order."""
+        if not (parts := self.assignment.parts):
+            return self.assignment.spills
+        of_split = (part for part in parts if part.split_index == split_index)
+        return [part for part in of_split if part.start_key < end_key and start_key < part.end_key]
+
+
+@lru_cache(maxsize=1)
+def work_of(root: str, version: str, token: str) -> Work:
+    """Return what an assignment says of a version that is being built; a process reads it once: it may have 30 MB."""
+    assignment = read_assignment(open_store(root), version, token)
+    spills = [(entry.input_index, entry.source_index, entry.is_copy) for entry in assignment.spills]
+    num_bytes = sum(file.num_bytes for file in assignment.parts or assignment.spills)
+    num_tokens = sum(shard.num_tokens for shard in assignment.shards)
+    return Work(assignment, np.array(spills, _SPILL_DTYPE), num_bytes / max(1, num_tokens))
 
 
 @dataclass(frozen=True)
@@ -35,33 +68,48 @@ class Piece:
 
     `counts` has its "duplicates", its further "copies", "left_copies" of identical documents, and "left_tokens".
 
-    Shapes: rows (n,) of TABLE_DTYPE, spill_position (n,), ids (n,) large_string or None.
+    Shapes: rows (n,) of TABLE_DTYPE; file (n,), which file holds a document; origin (n,), the position of the spill
+    that it comes from; ids (n,) large_string or None.
     """
 
     rows: NDArray[Any]
-    spill_position: NDArray[np.uint32]
+    file: NDArray[np.uint32]
+    origin: NDArray[np.uint32]
     ids: pa.Array | None
     counts: dict[str, int]
 
 
-def merge_documents(build: Build, spills: list[SpillEntry], split_index: int, start_key: int, end_key: int) -> Piece:
-    """Read the documents of a split with keys in [start_key, end_key) from all spills, but those that marks drop.
+def merge_documents(
+    build: Build, files: Sequence[MergedFile], is_copy: NDArray[np.bool_], split_index: int, keys: tuple[int, int]
+) -> Piece:
+    """Read the documents of a split in a range of keys from all files, but those that marks drop.
 
     They come in the total order (key, content, source, path, row). If the build drops duplicates, the first of
     identical documents is kept.
 
-    Raises WorkError if a spill is missing or damaged.
+    Args:
+        build: the build.
+        files: spills, or parts of runs of spills, in order.
+        is_copy: whether each spill, those in `files` by position there, has further copies.
+        split_index: the split.
+        keys: [start, end).
+
+    Raises WorkError if a file is missing or damaged.
     """
     tables, ids = [np.empty(0, TABLE_DTYPE)], [pa.array([], pa.large_string())]
+    origins = [np.empty(0, np.uint32)]
     num_read = np.zeros(2, np.int64)  # documents, and further copies
     num_tokens = 0
-    for entry in spills:
-        spill = recorded_spill(str(build.store.root), entry)
-        first, rows = spill.documents(split_index, start_key, end_key)
-        stays = np.ones(len(rows), dtype=bool)
-        if entry.marked:
-            stays = read_copies(build.store, entry.marked, entry.index, first, first + len(rows)) > 0
-        num_read[int(entry.is_copy)] += int(stays.sum())
+    for number, file in enumerate(files):
+        spill = recorded_spill(str(build.store.root), file.name, file.index, file.num_bytes, file.checksum)
+        first, rows = spill.documents(split_index, *keys)
+        stays, origin = np.ones(len(rows), dtype=bool), np.full(len(rows), number, np.uint32)
+        if isinstance(file, RunPart):
+            origin = rows["member"] + np.uint32(file.first)
+            rows = rows[list(TABLE_DTYPE.names or ())].astype(TABLE_DTYPE)
+        elif file.marked:
+            stays = read_copies(build.store, file.marked, file.index, first, first + len(rows)) > 0
+        num_read += np.bincount(is_copy[origin[stays]], minlength=2)
         num_tokens += int(rows["num_tokens"][stays].sum(dtype=np.uint64))
         # Drop copies within the file now: a million of them must not stay in memory until the merge.
         if build.rules.deduplicate:
@@ -69,17 +117,19 @@ def merge_documents(build: Build, spills: list[SpillEntry], split_index: int, st
         if build.has_ids:
             ids.append(spill.ids(rows).filter(pa.array(stays)))
         tables.append(rows[stays])
-    position = np.repeat(np.arange(len(spills), dtype=np.uint32), [len(table) for table in tables[1:]])
-    rows = np.concatenate(tables)
+        origins.append(origin[stays])
+    file_of = np.repeat(np.arange(len(files), dtype=np.uint32), [len(table) for table in tables[1:]])
+    rows, origin = np.concatenate(tables), np.concatenate(origins)
     del tables
-    order = _total_order(rows, position)
+    order = _total_order(rows, origin)
     if build.rules.deduplicate:
         order = order[_is_first(rows[order])]
-    rows, position = rows[order], position[order]
-    num_copies = int(np.array([entry.is_copy for entry in spills], bool)[position].sum())
+    rows, origin = rows[order], origin[order]
+    num_copies = int(is_copy[origin].sum())
     return Piece(
         rows=rows,
-        spill_position=position,
+        file=file_of[order],
+        origin=origin,
         ids=pa.concat_arrays(ids).take(pa.array(order)) if build.has_ids else None,
         counts={
             "duplicates": int(num_read[0]) - (len(rows) - num_copies),
@@ -90,10 +140,10 @@ def merge_documents(build: Build, spills: list[SpillEntry], split_index: int, st
     )
 
 
-@lru_cache(maxsize=2**14)  # headers of 5 to 10 KB: all of a build of 1 TB, because each piece of a shard needs all
-def recorded_spill(root: str, entry: SpillEntry) -> Spill:
-    """Return a spill of the store at a path or URL, whose header is read once in a process: the entry checks it."""
-    return Spill(open_store(root), entry.name, entry.index, entry.num_bytes, entry.checksum)
+@lru_cache(maxsize=2 * MAX_FAN_IN)  # headers of 5 to 70 KB: each piece of a shard needs those of all of its files
+def recorded_spill(root: str, name: str, index: int, num_bytes: int, checksum: str) -> Spill:
+    """Return a spill of the store at a path or URL, whose header is read once in a process: its checksum checks it."""
+    return Spill(open_store(root), name, index, num_bytes, checksum)
 
 
 def _is_first(rows: NDArray[Any]) -> NDArray[np.bool_]:
@@ -105,7 +155,7 @@ def _is_first(rows: NDArray[Any]) -> NDArray[np.bool_]:
     return first
 
 
-def _total_order(rows: NDArray[Any], position: NDArray[np.uint32]) -> NDArray[np.int64]:
+def _total_order(rows: NDArray[Any], origin: NDArray[np.uint32]) -> NDArray[np.int64]:
     """Return the order (key, content, input, row); spills come in the order of inputs and of their rows.
 
     A stable sort by key does nearly all the work; the other columns matter only where keys are equal.
@@ -120,47 +170,47 @@ def _total_order(rows: NDArray[Any], position: NDArray[np.uint32]) -> NDArray[np
     tied[:-1] |= equal
     subset = order[tied]
     part = rows[subset]
-    within = np.lexsort((part["row"], position[subset], part["content_low"], part["content_high"], part["key"]))
+    within = np.lexsort((part["row"], origin[subset], part["content_low"], part["content_high"], part["key"]))
     order[tied] = subset[within]
     return order
 
 
 @dataclass(frozen=True)
-class _Run:
-    """Neighbouring documents of one spill, read at once: its tokens [start, end).
+class _Read:
+    """Neighbouring documents of one file, read at once: its tokens [start, end).
 
     `members` (n,) are positions in the piece; `lengths` (2n,) alternate between the gap before a document, often 0
     tokens, and the document.
     """
 
-    entry: SpillEntry
+    file: MergedFile
     start: int
     end: int
     members: NDArray[np.int64]
     lengths: NDArray[np.int64]
 
 
-def _plan_runs(spills: list[SpillEntry], piece: Piece, token_bytes: int) -> Iterator[_Run]:
-    """Yield the reads for the tokens of a piece, spill by spill; gaps above GAP_BYTES are not read."""
-    by_place = np.lexsort((piece.rows["start"], piece.spill_position))
+def _plan_reads(files: Sequence[MergedFile], piece: Piece, token_bytes: int) -> Iterator[_Read]:
+    """Yield the reads for the tokens of a piece, file by file; gaps above GAP_BYTES are not read."""
+    by_place = np.lexsort((piece.rows["start"], piece.file))
     starts = piece.rows["start"][by_place].astype(np.int64)
     ends = starts + piece.rows["num_tokens"][by_place]
     gaps = starts[1:] - ends[:-1]
-    is_cut = (np.diff(piece.spill_position[by_place]) != 0) | (gaps * token_bytes > GAP_BYTES)
+    is_cut = (np.diff(piece.file[by_place]) != 0) | (gaps * token_bytes > GAP_BYTES)
     bounds = [0, *(np.flatnonzero(is_cut) + 1).tolist(), len(by_place)]
     for first, last in pairwise(bounds):
         lengths = np.zeros(2 * (last - first), np.int64)
         lengths[2::2] = gaps[first : last - 1]
         lengths[1::2] = ends[first:last] - starts[first:last]
-        entry = spills[piece.spill_position[by_place[first]]]
-        yield _Run(entry, int(starts[first]), int(ends[last - 1]), by_place[first:last], lengths)
+        file = files[piece.file[by_place[first]]]
+        yield _Read(file, int(starts[first]), int(ends[last - 1]), by_place[first:last], lengths)
 
 
 #: some documents in order: their tokens, the number of tokens of each, and the classes of all tokens, if wanted
 Gathered = tuple[NDArray[Any], NDArray[np.uint32], NDArray[np.uint8] | None]
 
 
-def gather_tokens(build: Build, spills: list[SpillEntry], piece: Piece) -> Iterator[Gathered]:
+def gather_tokens(build: Build, files: Sequence[MergedFile], piece: Piece) -> Iterator[Gathered]:
     """Yield the piece's documents in order, about WRITE_TOKENS at a time, with classes if the build has any.
 
     The tokens of a spill without classes are plain text.
@@ -168,14 +218,14 @@ def gather_tokens(build: Build, spills: list[SpillEntry], piece: Piece) -> Itera
     dtype = token_dtype(build.tokenizer.vocab_size)
     if not len(piece.rows):
         return
-    runs = list(_plan_runs(spills, piece, dtype.itemsize))
+    reads = list(_plan_reads(files, piece, dtype.itemsize))
     element = np.empty(len(piece.rows), np.int64)  # (n,) the place of each document among gaps and documents
     num_elements = 0
-    for run in runs:
-        element[run.members] = num_elements + 1 + 2 * np.arange(len(run.members))
-        num_elements += len(run.lengths)
-    lengths = np.concatenate([run.lengths for run in runs])
-    tokens, classes = _read_runs(str(build.store.root), runs, dtype, build.has_classes)
+    for read in reads:
+        element[read.members] = num_elements + 1 + 2 * np.arange(len(read.members))
+        num_elements += len(read.lengths)
+    lengths = np.concatenate([read.lengths for read in reads])
+    tokens, classes = _read_all(str(build.store.root), reads, dtype, build.has_classes)
     documents = as_segments(tokens, lengths)
     classes_of = None if classes is None else as_segments(classes, lengths)
     num_tokens = piece.rows["num_tokens"]
@@ -186,20 +236,21 @@ def gather_tokens(build: Build, spills: list[SpillEntry], piece: Piece) -> Itera
         yield take_segments(documents, order, dtype), num_tokens[start:end], taken
 
 
-def _read_runs(
-    root: str, runs: list[_Run], dtype: np.dtype[Any], has_classes: bool
+def _read_all(
+    root: str, reads: list[_Read], dtype: np.dtype[Any], has_classes: bool
 ) -> tuple[NDArray[Any], NDArray[np.uint8] | None]:
-    """Return the tokens of all runs, one after the other, and their classes."""
-    num_tokens = sum(run.end - run.start for run in runs)
+    """Return the tokens of all reads, one after the other, and their classes."""
+    num_tokens = sum(read.end - read.start for read in reads)
     tokens = np.empty(num_tokens, dtype)
     classes = np.full(num_tokens, TEXT_CLASS, np.uint8) if has_classes else None
     start = 0
-    for run in runs:
-        spill, end = recorded_spill(root, run.entry), start + run.end - run.start
+    for read in reads:
+        file, end = read.file, start + read.end - read.start
+        spill = recorded_spill(root, file.name, file.index, file.num_bytes, file.checksum)
         assert has_classes or not spill.has_classes  # else a version would lose its masks in silence
-        _fill(tokens[start:end], spill.tokens(run.start, run.end))
+        _fill(tokens[start:end], spill.tokens(read.start, read.end))
         if classes is not None and spill.has_classes:
-            _fill(classes[start:end], spill.classes(run.start, run.end))
+            _fill(classes[start:end], spill.classes(read.start, read.end))
         start = end
     return tokens, classes
 

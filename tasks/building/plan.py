@@ -22,6 +22,7 @@ from tokenloom.tasks.building.marks.files import MarkRules, find_marks
 from tokenloom.tasks.rules import ROW_RULES, RowRules, load_transform
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import bounded
+from tokenloom.tasks.sizes import MEMORY
 from tokenloom.tasks.sources import PartitionRange, make_reader
 from tokenloom.tasks.sources.files import sharing_files
 from tokenloom.tasks.sources.reader import naming_source
@@ -61,7 +62,7 @@ class Build:
     `has_classes` that tokens have classes: those of conversations, or of imported masks. `limit` is that of a try-out.
     `proof` is that of the fast encoder, None if the reference encodes; `overlap` says which texts the reference encodes
     too. `tokenizer_files` are those of a published version, None for those that the definition names. `marks` decide
-    how many copies of a document the version has.
+    how many copies of a document the version has. `memory` is how many bytes of documents a worker may hold.
     """
 
     store: Store
@@ -78,6 +79,7 @@ class Build:
     has_classes: bool = False
     limit: int | None = None
     marks: MarkRules | None = None
+    memory: int = MEMORY
 
     def chat_of(self, file: InputFile) -> ChatDefinition | None:
         """Return the template and tokens for the rows of a file, None if they are texts."""
@@ -179,6 +181,7 @@ def plan_build(spec: BuildSpec) -> BuildPlan:
         has_classes=chat is not None or any(file.has_masks for file in inputs),
         limit=spec.limit,
         marks=marks,
+        memory=spec.runner.memory,
     )
     return BuildPlan(
         build=build,

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.formats.blocks import encode_blocks
 from tokenloom.storage.formats.keys import equal_part
 from tokenloom.storage.formats.manifest import BLOCKS, DOCS, MASK, SHARD, FileEntry
@@ -26,36 +25,38 @@ from tokenloom.storage.versions.published import version_path
 from tokenloom.storage.work.records import (
     BUILDS,
     Assignment,
+    RunPart,
     ShardRange,
     ShardRecord,
     find_work_records,
-    read_assignment,
     shard_record_path,
     write_work_record,
 )
-from tokenloom.tasks.building.merge import gather_tokens, merge_documents
+from tokenloom.tasks.building.merge import Work, gather_tokens, merge_documents, work_of
 from tokenloom.tasks.building.plan import Build
 from tokenloom.tasks.running import progress
-
-# Small pieces use the same memory again. Of large builds, each piece reads a range of each of many spills.
-_MIN_PIECE_BYTES, _MAX_PIECE_BYTES, _SPILL_PIECE_BYTES = 2**25, 2**27, 2**20
-PIECE_DOCUMENTS = 1_000_000
+from tokenloom.tasks.sizes import num_pieces
 
 
-def shuffle_shard(build: Build, position: int) -> ShardRecord:
+def shuffle_shard(build: Build, token: str, position: int) -> ShardRecord:
     """Make the shard at a position of the assignment, and its document table, unless an earlier process has.
+
+    Args:
+        build: the build.
+        token: that of the assignment.
+        position: the position of the shard there.
 
     Raises:
         WorkError: a spill is missing or damaged; its partition must be encoded again.
         StoreError: the shard can't be written.
     """
-    assignment = read_assignment(build.store, build.version)
-    shard = assignment.shards[position]
-    if record := _finished_shard(build, shard, assignment.encoders):
+    work = work_of(str(build.store.root), build.version, token)
+    shard = work.assignment.shards[position]
+    if record := _finished_shard(build, shard, work.assignment.encoders):
         progress.report(progress.Reused(1, record.tokens + record.left_tokens))
         return record
     progress.report(progress.Working(f"writing shard {shard.name}"))
-    record = _write_shard(build, assignment, shard)
+    record = _write_shard(build, work, shard)
     write_work_record(build.store, shard_record_path(build.version, shard.name), record)  # last: its files are there
     return record
 
@@ -83,12 +84,14 @@ def _finished_shard(build: Build, shard: ShardRange, encoders: Collection[str]) 
     return None
 
 
-def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> ShardRecord:
+def _write_shard(build: Build, work: Work, shard: ShardRange) -> ShardRecord:
     store, path = build.store, version_path(build.version, shard.name)
     counts, max_id, keys = Counter[str](), -1, list[str]()  # the first and the last key
-    inputs = np.array([entry.input_index for entry in assignment.spills], np.uint32)  # (n,) for n spills
-    sources = np.array([entry.source_index for entry in assignment.spills], np.intp)
-    documents = DocumentCounter(assignment.sources)
+    for run in work.files(shard.split_index, shard.start_key, shard.end_key):
+        if isinstance(run, RunPart) and run.start_key >= shard.start_key:  # what it lacks counts where it begins
+            counts.update(run.left)
+    progress.report(progress.Advanced(done=counts["left_tokens"]))
+    documents = DocumentCounter(work.assignment.sources)
     with ExitStack() as stack:
         token_file = stack.enter_context(store.writing(path + SHARD))
         table_file = stack.enter_context(store.writing(path + DOCS))
@@ -97,12 +100,13 @@ def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> Sha
         tokens = ShardWriter(token_file, build.tokenizer.vocab_size, _info(build, shard))
         table = DocumentTableWriter(table_file, build.has_ids, build.has_classes)
         mask = MaskWriter(mask_file) if mask_file else None
-        for start_key, end_key in _pieces(shard, len(assignment.spills), build):
-            piece = merge_documents(build, assignment.spills, shard.split_index, start_key, end_key)
+        for key_range in _pieces(build, work, shard):
+            merged = work.files(shard.split_index, *key_range)
+            piece = merge_documents(build, merged, work.spills["is_copy"], shard.split_index, key_range)
             counts.update(piece.counts)
             progress.report(progress.Advanced(done=piece.counts["left_tokens"]))
             hashes = [np.empty(0, np.uint64)]
-            for part, num_tokens, classes in gather_tokens(build, assignment.spills, piece):
+            for part, num_tokens, classes in gather_tokens(build, merged, piece):
                 last = part[np.cumsum(num_tokens, dtype=np.int64) - 1]
                 max_id = max(max_id, int(part.max(initial=0)))
                 counts["bad_ends"] += int((last != build.tokenizer.eot_id).sum())
@@ -113,9 +117,9 @@ def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> Sha
                 progress.report(progress.Advanced(num_bytes=part.nbytes, done=len(part), **size))
             if len(rows := piece.rows):
                 keys = [*keys[:1], *(f"{key:016x}" for key in rows["key"][[0, -1]])]
-                documents.add(rows["num_tokens"], sources[piece.spill_position])
+                documents.add(rows["num_tokens"], work.spills["source"][piece.origin])
                 content = np.stack([rows["content_high"], rows["content_low"]], axis=1)
-                origin = inputs[piece.spill_position], rows["row"]
+                origin = work.spills["input"][piece.origin], rows["row"]
                 hashed = np.concatenate(hashes) if mask else None
                 table.append(rows["num_tokens"], *origin, content, rows["key"], piece.ids, hashed)
             if start_sync:
@@ -139,7 +143,7 @@ def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> Sha
         last_key=keys[-1] if keys else None,
         max_id=max_id,
         **{name: counts[name] for name in ("duplicates", "copies", "left_copies", "left_tokens", "bad_ends")},
-        encoders=tuple(assignment.encoders),
+        encoders=tuple(work.assignment.encoders),
         statistics=documents.statistics(mask.counts() if mask else {}),
     )
 
@@ -158,9 +162,9 @@ def _info(build: Build, shard: ShardRange) -> dict[str, Any]:
     }
 
 
-def _pieces(shard: ShardRange, num_spills: int, build: Build) -> list[tuple[int, int]]:
-    token_bytes = shard.num_tokens * (token_dtype(build.tokenizer.vocab_size).itemsize + build.has_classes)
-    piece_bytes = min(max(_MIN_PIECE_BYTES, num_spills * _SPILL_PIECE_BYTES), _MAX_PIECE_BYTES)
-    max_documents = PIECE_DOCUMENTS // 8 if build.has_ids else PIECE_DOCUMENTS  # an id may take 1 KB
-    count = max(1, -(-token_bytes // piece_bytes), -(-shard.num_documents // max(1, max_documents)))
+def _pieces(build: Build, work: Work, shard: ShardRange) -> list[tuple[int, int]]:
+    """Return the key ranges of the pieces of a shard; their number is that of all bytes, so dropped ones count too."""
+    num_files = len(work.files(shard.split_index, shard.start_key, shard.start_key + 1))
+    num_bytes = int(shard.num_tokens * work.token_bytes)
+    count = num_pieces(num_bytes, shard.num_documents, num_files, build.has_ids, build.memory)
     return [equal_part(i, count, shard.start_key, shard.end_key) for i in range(count)]

@@ -54,7 +54,7 @@ class _SpillWriter:
 
     def __init__(self, build: Build, part: Partition, tokenizer: Tokenizer) -> None:
         self._build, self._name = build, part.spill_name
-        self._info: JsonObject = {"tokenizer": tokenizer.fingerprint, "backend": tokenizer.backend}
+        self._info: JsonObject = {"tokenizer": tokenizer.fingerprint}  # nothing that its name does not tell
         self._pending: list[SpillDocuments] = []
         self._num_bytes = self._held_bytes = 0
         self.spills: list[SpillCounts] = []

@@ -41,6 +41,7 @@ STEPS = {
     "tokenize": "text to spills of token ids",
     "mark": "marks to numbers of copies",
     "assign": "where each document goes",
+    "merge": "many spills to fewer runs",
     "shuffle": "spills to shards in their global order",
     "check": "about 1,000 documents encoded again",
     "validate": "counts and lengths",

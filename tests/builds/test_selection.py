@@ -42,7 +42,7 @@ from tokenloom.errors import CheckError, InputError, SpecError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.document_table import SCHEMA, table_schema
 from tokenloom.storage.versions.published import version_path
-from tokenloom.tasks.building import shuffle
+from tokenloom.tasks import sizes
 from tokenloom.tasks.building.publish import BuildResult
 
 
@@ -207,7 +207,7 @@ def test_every_document_has_the_id_of_its_row_however_the_input_is_cut(
     workers = make_spec(tmp_path / "workers", sources, **SHARDS)
     assert listed_files(workers, build(workers, 2).version) == listed_files(plain, result.version)
     for num_documents in (4, 33):
-        monkeypatch.setattr(shuffle, "PIECE_DOCUMENTS", num_documents)
+        monkeypatch.setattr(sizes, "PIECE_DOCUMENTS", num_documents)
         pieces = make_spec(tmp_path / f"pieces-{num_documents}", sources, **SHARDS)
         assert listed_files(pieces, build(pieces).version) == listed_files(plain, result.version)
     monkeypatch.setattr("tokenloom.tasks.sources.base.PARTITION_BYTES", 2_000)
@@ -251,7 +251,7 @@ def test_a_duplicate_document_has_the_id_of_its_first_copy(
         wanted.setdefault(text, name or None)  # an id of no characters is none
     first, second = rows[:at], rows[at:]
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shuffle, "PIECE_DOCUMENTS", piece)
+        patch.setattr(sizes, "PIECE_DOCUMENTS", piece)
         paths = []
         for name, part in (("a.parquet", first), ("b.jsonl", second)):
             if part:

@@ -21,13 +21,11 @@ from tokenloom.storage.formats.shard import open_shard
 from tokenloom.storage.formats.statistics import DocumentCounts
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.work.records import (
-    ASSIGNMENT,
     Assignment,
     ShardRange,
     ShardRecord,
     SpillEntry,
-    build_path,
-    write_work_record,
+    write_assignment,
 )
 from tokenloom.storage.work.spill import SpillDocuments, write_spill
 from tokenloom.tasks.building import merge
@@ -97,10 +95,11 @@ def shuffle(
     shard = ShardRange("train", split, 0, 0, 2**64, 1000, 100)
     totals = {"train": DocumentCounts(1, 1)}
     assignment = Assignment(entries, [shard], totals, 0, 0, {}, ["books"], {})
-    write_work_record(store, build_path(VERSION, ASSIGNMENT), assignment)
+    token = write_assignment(store, VERSION, assignment).token
     tokenizer = TokenizerEntry(kind="byte", name="bytes", fingerprint="0" * 64, vocab_size=500, eot_id=EOT)
     rules = RowRules(0, None, 2**20, "fail", None, deduplicate, 0, [("train", 1.0)])
-    return store, shuffle_shard(Build(store, "data", VERSION, tokenizer, {}, rules, has_classes=has_classes), 0)
+    build = Build(store, "data", VERSION, tokenizer, {}, rules, has_classes=has_classes)
+    return store, shuffle_shard(build, token, 0)
 
 
 @PROPERTY

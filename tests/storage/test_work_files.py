@@ -13,7 +13,6 @@ from tokenloom.storage.formats.manifest import FileEntry
 from tokenloom.storage.formats.records import canonical_json, sign
 from tokenloom.storage.formats.statistics import DocumentCounts, DocumentStatistics, EncodedCounts
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.storage.work import records
 from tokenloom.storage.work.records import (
     Assignment,
     PartitionRecord,
@@ -23,6 +22,7 @@ from tokenloom.storage.work.records import (
     SpillCounts,
     SpillEntry,
     build_path,
+    find_assignments,
     find_partition_records,
     find_work_records,
     partition_record_path,
@@ -30,6 +30,7 @@ from tokenloom.storage.work.records import (
     read_assignment,
     shard_record_path,
     spill_path,
+    write_assignment,
     write_work_record,
 )
 
@@ -82,10 +83,11 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    write_work_record(store, build_path(VERSION, records.ASSIGNMENT), ASSIGNMENT)
+    token = write_assignment(store, VERSION, ASSIGNMENT).token
     write_partition(store)
     write_shard(store)
-    assert read_assignment(store, VERSION) == ASSIGNMENT
+    assert find_assignments(store, VERSION) == [ASSIGNMENT]
+    assert read_assignment(store, VERSION, token) == ASSIGNMENT
     assert find_partition_records(store, [SPILL, "missing"]) == {SPILL: RECORD}
     assert find_work_records(store, [SHARD_PATH], ShardRecord) == {SHARD_PATH: SHARD}
 
@@ -93,16 +95,16 @@ def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_work_file_is_rejected(damage: str, tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    write_work_record(store, build_path(VERSION, records.ASSIGNMENT), ASSIGNMENT)
+    token = write_assignment(store, VERSION, ASSIGNMENT).token
     write_partition(store)
     write_shard(store)
-    paths = [build_path(VERSION, "assignment.json"), partition_record_path(SPILL)]
+    paths = [build_path(VERSION, f"assignment-{token}.json"), partition_record_path(SPILL)]
     for path in [*paths, SHARD_PATH]:
         store.replace(path, DAMAGES[damage](store.read(path)))
     with pytest.raises(
         WorkError, match=re.escape(f"work file damaged: {store.place(paths[0])}; run the same command again")
     ):
-        read_assignment(store, VERSION)
+        read_assignment(store, VERSION, token)
     assert find_partition_records(store, [SPILL]) == {}
     assert find_work_records(store, [SHARD_PATH], ShardRecord) == {}
 

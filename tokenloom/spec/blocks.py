@@ -142,7 +142,13 @@ class Checks(SpecModel):
         return {name: 1 if value is True else value for name, value in found.items() if value is not False}
 
 
-class ProcessRunner(SpecModel):
+class _Runner(SpecModel):
+    memory: int = Field(
+        2_000_000_000, ge=2**27, description="Bytes of documents that a worker may hold while it merges spills"
+    )
+
+
+class ProcessRunner(_Runner):
     """Processes on the machine that runs the flow."""
 
     model_config = ConfigDict(title="Processes")
@@ -152,7 +158,7 @@ class ProcessRunner(SpecModel):
     )
 
 
-class _ClusterRunner(SpecModel):
+class _ClusterRunner(_Runner):
     workers: Annotated[int, Field(ge=1, le=512)] | None = Field(
         None, description="Tasks at a time; default: all workers of the cluster, or one per core on this machine"
     )

@@ -18,7 +18,7 @@ from tokenloom.storage.formats.keys import KEY_SPACE, Purpose, mix64, order_keys
 from tokenloom.storage.formats.records import canonical_json
 from tokenloom.storage.versions.document_tables import VersionTables
 from tokenloom.storage.work.fingerprints import FingerprintMemory
-from tokenloom.storage.work.records import read_assignment
+from tokenloom.storage.work.records import find_assignments
 from tokenloom.storage.work.spill import TABLE_DTYPE, Spill
 from tokenloom.tasks.building.inputs import find_input
 from tokenloom.tasks.building.marks.files import MarkRules, find_marks
@@ -146,8 +146,9 @@ def rows_in_spills(tables: VersionTables, content: str) -> Iterator[Origin]:
     split = int(split_indices(words[np.newaxis], tables.spec.splits)[0])
     key = int(order_keys(words[np.newaxis], tables.spec.seed)[0])
     keys = (key, key + 1) if tables.rules.deduplicate else (0, KEY_SPACE)
+    assignments = find_assignments(tables.store, tables.manifest.version)
     with suppress(WorkError):
-        for entry in read_assignment(tables.store, tables.manifest.version).spills:
+        for entry in assignments[-1].spills if assignments else ():
             spill = Spill(tables.store, entry.name, entry.index, entry.num_bytes, entry.checksum)
             rows, file = spill.documents(split, *keys)[1], tables.inputs[entry.input_index]
             for row in rows[(rows["content_high"] == words[0]) & (rows["content_low"] == words[1])]:
