@@ -169,9 +169,9 @@ class Scale:
         yield self._timed("gc", "gc", str(self.dataset))
         program = str(Path(__file__).with_name("first_batch.py"))
         seen = json.loads(run_used([sys.executable, program, str(self.dataset)], os.environ).output)
-        yield Figure(f"{self.name}: first batch", "s", [seen["first batch"]], f"<= {MAX_FIRST_BATCH:g}")
+        yield Figure(f"{self.name}: reader, first batch", "s", [seen["first batch"]], f"<= {MAX_FIRST_BATCH:g}")
         rate = seen["million tokens a second"]
-        yield Figure(f"{self.name}: million tokens a second", "", [rate], f">= {MIN_RATE:g}")
+        yield Figure(f"{self.name}: reader, million tokens a second", "", [rate], f">= {MIN_RATE:g}")
 
     def _timed(self, name: str, *arguments: str) -> Figure:
         return self._figure(name, self.run(*arguments).wall)

@@ -155,9 +155,7 @@ def scale_lines(result: dict[str, Any], values: Values) -> Iterator[str]:
         return rows
 
     plain, largest = figures[f"{sizes[0]} in shares: bytes of the plain build"], sizes[-1]
-    is_of_version = re.compile(
-        r".*: (plan|verify|trace|where|gc|diff|first batch|million tokens a second$|requests)"
-    ).match
+    is_of_version = re.compile(r".*: (plan|requests|verify|trace|where|gc|diff|reader)").match
     yield f"{result['tokenizer']}, {result['workers']} workers on {result['cores']} cores, {result['date']}."
     yield f"{largest} tokens are built in {result['shares']} shares, all commands together, beside plain builds:"
     yield ""
