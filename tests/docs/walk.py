@@ -23,7 +23,7 @@ from tests.docs.sessions import run_program, run_session
 
 _ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-_FILE = re.compile(r"(?:# |{# )([\w-]+\.\w+)(?: #})?\n")
+_FILE = re.compile(r"(?:#!.*\n)?(?:# |{# )([\w-]+\.\w+)(?: #})?\n")
 
 
 def blocks(page: str, *sections: str) -> Iterator[tuple[str, str]]:
@@ -32,6 +32,11 @@ def blocks(page: str, *sections: str) -> Iterator[tuple[str, str]]:
     parts = [text.split(f"\n## {section}\n", 1)[1].split("\n## ", 1)[0] for section in sections] or [text]
     for part in parts:
         yield from (match.groups() for match in _BLOCK.finditer(part))  # type: ignore[misc]
+
+
+def files(page: str) -> dict[str, str]:
+    """Return the texts of the blocks that are files, by name."""
+    return {file[1]: text for _, text in blocks(page) if (file := _FILE.match(text))}
 
 
 def _has_its_packages(code: str) -> bool:
