@@ -20,6 +20,7 @@ from tokenloom.cli.main import main
 from tokenloom.cli.output import REQUEUE
 from tokenloom.flows.direct import share_from_spec
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.tasks import sizes
 from tokenloom.tasks.running.steps import Share
 
 _ROOT = Path(__file__).parents[2]
@@ -42,14 +43,18 @@ def _left(spec: BuildSpec, index: int, number: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("number", [1, 2, 5])
-def test_shares_do_all_work_and_the_last_build_publishes(tmp_path: Path, number: int) -> None:
+def test_shares_do_all_work_and_the_last_build_publishes(
+    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = listed_files(other := _spec(tmp_path, str(tmp_path / "other")), build(other).version)
+    monkeypatch.setattr(sizes, "MAX_FAN_IN", 4)
     spec = _spec(tmp_path)
-    rounds = [[_left(spec, index, number) for index in range(number)] for _ in range(3)]
+    rounds = [[_left(spec, index, number) for index in range(number)] for _ in range(4)]
     assert rounds[-1][-1] == {}
     seen = [next(iter(left.items()), ("none", 0)) for lefts in rounds for left in lefts]
-    order = ["partitions", "files", "shards", "none"]
+    order = ["partitions", "files", "parts of runs", "shards", "none"]
     assert [order.index(step) for step, _ in seen] == sorted(order.index(step) for step, _ in seen)
+    assert number == 1 or {step for step, _ in seen} == set(order)
     assert not share_from_spec(spec, Share(0, 1))["published"]
     result = build(spec)
     assert (result.published, result.num_encoded) == (True, 0)
