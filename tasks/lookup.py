@@ -252,12 +252,10 @@ class Lookups:
             with suppress(InputError):
                 if digests_of(words[np.newaxis])[0] in read_list(url, "content"):
                     return Lookup("excluded", f"documents.exclude lists it now: {url}", content)
-        hint = ""
-        if self._tables.rules.marks:
-            if dropped := next(filter(None, map(self._dropped, rows_in_spills(self._tables, content))), None):
-                return dropped
-            hint = "; its marks may leave it out: give --path and --row"
-        return Lookup("not_found", f"no document has the content {content}{hint}", content)
+        rows = rows_in_spills(self._tables, content) if self._tables.rules.marks else ()
+        hint = "; its marks may leave it out: give --path and --row" if self._tables.rules.marks else ""
+        absent = Lookup("not_found", f"no document has the content {content}{hint}", content)
+        return next(filter(None, map(self._dropped, rows)), absent)
 
     def _quarantined(self, entry: InputEntry, row: int) -> str:
         manifest = self._tables.manifest

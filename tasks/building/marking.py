@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tokenloom.errors import InputError
-from tokenloom.storage.formats.arrays import UInt8s, UInt64s, offsets_of, ranges_of, runs_of
+from tokenloom.storage.formats.arrays import UInt8s, offsets_of, ranges_of, runs_of
 from tokenloom.storage.formats.keys import KEY_SPACE, copy_keys
 from tokenloom.storage.formats.statistics import DocumentCounts, MarkCounts, added
 from tokenloom.storage.work.marked import MarkedPartition, find_marked, write_copies
@@ -29,7 +28,7 @@ from tokenloom.storage.work.records import (
     write_work_record,
 )
 from tokenloom.storage.work.segments import as_segments, take_segments
-from tokenloom.storage.work.spill import Spill, SpillDocuments, write_spill
+from tokenloom.storage.work.spill import TABLE_DTYPE, Spill, SpillDocuments, write_spill
 from tokenloom.tasks.building.inputs import InputFile
 from tokenloom.tasks.building.marks.evaluation import Verdict, row_numbers
 from tokenloom.tasks.building.marks.files import MarkRules
@@ -41,20 +40,19 @@ from tokenloom.tokenizers.base import text_bytes
 from tokenloom.wording import counted
 
 _COPIED_TOKENS = 2**24  # in a spill of copies, about
+_MarkedPart = tuple[Partition, PartitionRecord, str]
 #: the partitions of an input file, in order, with the records of their spills, and the names of their marks
-MarkJob = list[tuple[Partition, PartitionRecord, str]]
+MarkJob = list[_MarkedPart]
 
 
 def mark_jobs(plan: BuildPlan) -> tuple[list[str], list[MarkJob]]:
     """Return the names of all marks in work/, and a job for each input file whose partitions are not all marked."""
-    store, marks = plan.build.store, plan.build.marks
-    assert marks is not None
-    _check_aligned(marks, plan.inputs)
+    store, rules = plan.build.store, plan.build.marks
+    assert rules is not None
+    _check_aligned(rules, plan.inputs)
     records = find_partition_records(store, (part.spill_name for part in plan.partitions))
-    parts: MarkJob = []
-    for part in plan.partitions:
-        if record := records.get(part.spill_name):  # assign reports one that is missing
-            parts.append((part, record, marks.name(part.spill_name, record, part.file)))
+    # assign reports a record that is missing
+    parts = [(p, r, rules.name(p.spill_name, r, p.file)) for p in plan.partitions if (r := records.get(p.spill_name))]
     names = [name for *_, name in parts]
     done = find_marked(store, names)
     files = (list(of_file) for _, of_file in groupby(parts, key=lambda each: each[0].input_index))
@@ -87,47 +85,42 @@ def mark_file(build: Build, job: MarkJob) -> None:
         InputError: a file of marks does not fit its input, or a mark that a document needs is missing or null.
         WorkError: a spill is missing or damaged.
     """
-    file, num_rows = job[0][0].file, 0
-    assert build.marks is not None
+    file, rules, num_rows = job[0][0].file, build.marks, [record.encoded.rows for _, record, _ in job]
+    assert rules is not None
     progress.report(progress.Working(f"marking the documents of {file.url}"))
-    aligned = [marks for marks in build.marks.of(file.source) if marks.is_aligned]
-    without = sum(record.encoded.rows - record.encoded.documents for _, record, _ in job)
+    aligned = [marks for marks in rules.of(file.source) if marks.is_aligned]
+    without = sum(num_rows) - sum(record.encoded.documents for _, record, _ in job)
     if without and (positions := next((marks for marks in aligned if marks.has_positions), None)):
-        raise InputError(  # datatrove does not count rows without text
-            f"{file.url}: not a document in each row ({without:,} have none), so {positions.label} may count others; "
-            "build again without a filter, from the files that datatrove read, or remove documents by id"
-        )
-    reader = make_reader(file.options)
-    for part, record, name in job:
-        rows = row_numbers(reader, file.url, part) if aligned else None
-        _mark_partition(build, part, record, name, rows, num_rows)
-        num_rows += 0 if rows is None else len(rows)
+        problem = f"{counted(without, 'row')} without a document, which datatrove doesn't count in {positions.label}"
+        raise InputError(f"{file.url}: {problem}; build again without a filter, or remove documents by id")
+    for marks in aligned:
+        check_length(marks, file, sum(num_rows), is_tryout=build.limit is not None)
+    for i, (part, *_) in enumerate(job):
+        _mark_partition(build, rules, job[i], sum(num_rows[:i]) if aligned else None)
         progress.report(progress.Advanced(done=part.num_bytes))
-    for marks in aligned if build.limit is None else ():
-        check_length(marks, file, num_rows)
 
 
-def _mark_partition(
-    build: Build, part: Partition, record: PartitionRecord, name: str, rows: UInt64s | None, num_before: int
-) -> None:
-    """Mark the documents of a partition, whose rows have these numbers, behind others of the input."""
-    assert build.marks is not None
-    counts, spills, files = list[MarkCounts](), list[SpillCounts](), dict[str, int]()
+def _mark_partition(build: Build, rules: MarkRules, job: _MarkedPart, num_before: int | None) -> None:
+    """Mark the documents of a partition behind so many rows of the input; None without aligned marks."""
+    part, record, name = job
+    counts, copied, files = list[MarkCounts](), list[SpillCounts](), dict[str, int]()
     num_splits = len(build.rules.shares)
-    for index, recorded in enumerate(record.spills):
-        spill = Spill(build.store, part.spill_name, index, recorded.bytes, recorded.checksum)
-        table = np.concatenate([spill.documents(i, 0, KEY_SPACE)[1] for i in range(num_splits)])
-        split = np.repeat(np.arange(num_splits, dtype=np.uint8), recorded.documents)
-        positions = np.searchsorted([] if rows is None else rows, table["row"]) + num_before
-        documents = Documents(part.file, table, split, spill.ids(table) if build.has_ids else None, positions)
-        verdict = Verdict(build.marks, documents)
+    spills = [Spill(build.store, part.spill_name, i, one.bytes, one.checksum) for i, one in enumerate(record.spills)]
+    tables = [np.concatenate([spill.documents(i, 0, KEY_SPACE)[1] for i in range(num_splits)]) for spill in spills]
+    rows = np.sort(np.concatenate([np.empty(0, TABLE_DTYPE), *tables])["row"])
+    if num_before is not None and len(rows) < record.encoded.rows:  # reading them again takes a while
+        rows = row_numbers(make_reader(part.file.options), part.file.url, part)
+    for index, (spill, table) in enumerate(zip(spills, tables, strict=True)):
+        split = np.repeat(np.arange(num_splits, dtype=np.uint8), record.spills[index].documents)
+        positions = np.searchsorted(rows, table["row"]) + (num_before or 0)
+        verdict = Verdict(rules, documents := Documents(part.file, table, split, spill.ids(table), positions))
         counts.append(_counts(build, documents, verdict))
         files |= write_copies(build.store, name, index, verdict.copies)
-        for copies in _further_copies(spill, documents, verdict.copies):
-            spills.append(write_spill(build.store, name, len(spills), copies, num_splits, {}))
-    files |= {spill_path(name, index): written.bytes for index, written in enumerate(spills)}
+        for copies in _further_copies(spill, documents, verdict.copies) if (verdict.copies > 1).any() else ():
+            copied.append(write_spill(build.store, name, len(copied), copies, num_splits, {}))
+    files |= {spill_path(name, index): written.bytes for index, written in enumerate(copied)}
     total = added(counts, MarkCounts({}, DocumentCounts(0, 0), {}, {}))
-    write_work_record(build.store, partition_record_path(name), MarkedPartition(name, total, spills, files))
+    write_work_record(build.store, partition_record_path(name), MarkedPartition(name, total, copied, files))
 
 
 def _counts(build: Build, documents: Documents, verdict: Verdict) -> MarkCounts:
@@ -145,34 +138,26 @@ def _counts(build: Build, documents: Documents, verdict: Verdict) -> MarkCounts:
 
 
 def _tally(column: pa.Array) -> dict[str, int]:
-    """Return how many documents have each value of a mark, numbers rounded to two digits; {} for other marks."""
-    counts: Counter[str] = Counter()
-    if pa.types.is_floating(column.type):
-        column = pa.array(_two_digits(column.cast(pa.float64()).to_numpy(zero_copy_only=False)), from_pandas=True)
-    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type):
-        for item in pc.value_counts(column).to_pylist():
-            counts["null" if item["values"] is None else f"{item['values']:.2g}"] += item["counts"]
-    return dict(counts)
-
-
-def _two_digits(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Round to two digits, so that few values are left to format: a tenth of the time."""
-    with np.errstate(divide="ignore", invalid="ignore"):
+    """Return how many documents have each value of a mark, rounded to two digits; {} for marks that are no numbers."""
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type)):
+        return {}
+    values, counts = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), Counter[str]()
+    with np.errstate(divide="ignore", invalid="ignore"):  # rounded, few are left to format: a tenth of the time
         unit = 10.0 ** (np.floor(np.log10(np.abs(values))) - 1)
-        return np.where(np.isfinite(unit) & (unit > 0), np.round(values / unit) * unit, values)
+        rounded = np.where(np.isfinite(unit) & (unit > 0), np.round(values / unit) * unit, values)
+    for value, count in zip(*np.unique(rounded, return_counts=True), strict=True):
+        counts["null" if np.isnan(value) else f"{value:.2g}"] += int(count)
+    return dict(counts)
 
 
 def _further_copies(spill: Spill, documents: Documents, copies: UInt8s) -> Iterator[SpillDocuments]:
     """Yield the copies of documents behind the first, about _COPIED_TOKENS at a time."""
     table, further = documents.table, np.maximum(copies, 1).astype(np.int64) - 1
-    if not further.any():
-        return
     which, number = np.repeat(np.arange(len(table)), further), (ranges_of(further) + 1).astype(np.uint64)
     lengths, all_tokens = table["num_tokens"], (0, int(table["num_tokens"].sum(dtype=np.int64)))
     tokens = as_segments(np.concatenate(list(spill.tokens(*all_tokens))), lengths)
-    has_classes = spill.has_classes
-    classes = as_segments(np.concatenate(list(spill.classes(*all_tokens))), lengths) if has_classes else None
-    ids = pa.repeat("", len(table)) if documents.ids is None else documents.ids.fill_null("")
+    classes = as_segments(np.concatenate(list(spill.classes(*all_tokens))), lengths) if spill.has_classes else None
+    ids = documents.ids.fill_null("")
     for start, end in runs_of(offsets_of(lengths[which]), _COPIED_TOKENS):
         of = which[start:end]
         rows, (id_bytes, offsets) = table[of], text_bytes(ids.take(pa.array(of)).cast(pa.large_string()))

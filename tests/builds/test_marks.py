@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import uuid
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ from tests.builders.datasets import build, listed_files, make_spec, stored_docum
 from tests.builders.observing import at_step
 from tests.builders.refusals import assert_refused
 from tests.counts import count
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.s3_server import BUCKET, upload
 from tokenloom.cli.main import main
 from tokenloom.errors import InputError
 from tokenloom.spec.build_spec import BuildSpec
@@ -175,7 +178,7 @@ GOOD = pa.table({"quality": [0, 1, 2, 3, 4, 5], "id": [f"id{i}" for i in range(6
 @pytest.mark.parametrize(
     ("marks", "documents", "said"),
     [
-        (GOOD.slice(0, 5), {}, "marks/a.parquet: 5 rows, fewer than its input"),
+        (GOOD.slice(0, 5), {}, "marks/a.parquet: 5 rows for the 6 of its input"),
         (pa.concat_tables([GOOD, GOOD.slice(0, 1)]), {}, "marks/a.parquet: 7 rows for the 6 of its input"),
         (GOOD.take([0, 2, 1, 3, 4, 5]), {}, "a.parquet, row 1: its id is 'id1', and the marks have 'id2'"),
         (GOOD.set_column(0, "quality", pa.array([0, 1, None, 3, 4, 5])), {}, "row 2: its mark 'quality' is null"),
@@ -238,7 +241,10 @@ def test_positions_of_datatrove_belong_to_the_input_with_the_number_of_its_task(
     assert_refused(held({"000001": [2]}), "000001.remove: 3 rows for the 2 of its input")
     y = (tmp_path / "y.jsonl").read_text()
     (tmp_path / "y.jsonl").write_text('{"text": ""}\n' + y)
-    assert_refused(held({"000002": [0]}), "y.jsonl: not a document in each row (1 have none), so 000002.remove")
+    assert_refused(
+        held({"000002": [0]}),
+        "y.jsonl: 1 row without a document, which datatrove doesn't count in 000002.remove",
+    )
     (tmp_path / "y.jsonl").write_text(y)
     spec = held({"000000": [0, 2], "000002": [1]})
     found = [document["ids"].tobytes() for document in stored_documents(spec, build(spec).version)]
@@ -440,7 +446,10 @@ def test_a_mark_decides_the_documents_that_have_it(
         ([BAD, BAD | {"path": "y.txt"}], "y.txt: another file has the mark 'bad' too"),
         ([QUALITY, {"path": "y.txt", "key": "id", "as": "quality"}], "y.txt: another file has the mark 'quality' too"),
         ([BAD | {"missing": "fail"}], "row 2: no mark in x.txt"),
-        ([BAD | {"key": "row"}], "x.txt: `key: row` takes parquet without `as`, a row for each row of its input"),
+        (
+            [BAD | {"key": "row"}],
+            "x.txt: no file of marks for the input a.parquet; check the path, or name `source:`; lists of keys are",
+        ),
     ],
 )
 def test_marks_that_contradict_each_other_end_the_build(marks: list[dict[str, Any]], said: str, tmp_path: Path) -> None:
@@ -458,3 +467,33 @@ def test_a_file_of_marks_is_that_of_one_input(tmp_path: Path) -> None:
     source = {"kind": "jsonl", "path": str(tmp_path / "a.*.jsonl")}
     two = make_spec(tmp_path / "store", [source], documents=spec.documents.model_dump(mode="json"))
     assert_refused(two, "a.parquet: the marks of ")
+
+
+def test_marks_at_urls_are_those_of_files(tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "exclude.txt").write_text('"text 5"\n')
+    (tmp_path / "in" / "gone.txt").write_text("id3\n")
+    lines = [{"id": f"id{i}", "attributes": {"seen": [[0, 1, i / 8]] if i else []}} for i in range(6)]
+    (tmp_path / "in" / "dolma.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "in" / "000000.remove").write_bytes(np.array([4], "<u4").tobytes())
+    one_file(tmp_path / "in", GOOD)
+    key = uuid.uuid4().hex
+    upload(s3_url, tmp_path / "in", key)
+
+    def held(root: str) -> tuple[dict[str, Any], list[str]]:
+        marks = [
+            {"path": f"{root}/marks/*.parquet", "key": "row"},
+            {"path": f"{root}/gone.txt", "key": "id", "as": "remove"},
+            {"path": f"{root}/dolma.jsonl", "key": "id"},
+            {"path": f"{root}/*.remove", "key": "row", "as": "remove"},
+        ]
+        repeat = {"by": "quality", "times": {2: 3}}
+        rules = {"marks": marks, "exclude": f"{root}/exclude.txt", "keep": "seen >= 0.125", "repeat": repeat}
+        source = {"kind": "parquet", "path": f"{root}/a.parquet", "id": "id"}
+        spec = make_spec(tmp_path / f"store-{len(root)}", [source], splits={"train": 1.0}, documents=rules)
+        result = build(spec)
+        return dict(result.rows), stored_texts(spec, result.version)
+
+    rows, texts = held(f"s3://{BUCKET}/{key}")
+    assert (rows, texts) == held(str(tmp_path / "in"))
+    assert texts == ["text 1", "text 2", "text 2", "text 2"]

@@ -66,13 +66,9 @@ class DocumentRules(SpecModel):
     repeat: Repeat | None = Field(None, description="How many times a version has documents, by a mark")
 
     @model_validator(mode="after")
-    def _marks_are_given(self) -> DocumentRules:
+    def _rules_fit(self) -> DocumentRules:
         if not self.marks and (self.keep or self.repeat):
             raise ValueError("keep and repeat need `marks`: the files that mark the documents")
-        return self
-
-    @model_validator(mode="after")
-    def _lengths(self) -> DocumentRules:
         if self.max_chars is not None and self.max_chars < self.min_chars:
             raise ValueError(f"max_chars ({self.max_chars}) is less than min_chars ({self.min_chars})")
         return self

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from tokenloom.spec.base import Location, SpecModel, as_list
-from tokenloom.spec.syntax import REMOVE, is_table
+from tokenloom.spec.syntax import is_table
 
 MAX_TIMES = 255
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
@@ -47,18 +47,12 @@ class Marks(SpecModel):
         has_marks = is_table(self.path) and (self.key == "id" or self.path.endswith(".parquet"))
         if self.as_ is None and not has_marks:
             raise ValueError(f"{self.path} is a list of keys: give `as: remove`, or the name of a mark as `as`")
-        if self.as_ == REMOVE and self.missing not in (None, "keep"):
-            raise ValueError(f"missing: {self.missing} says nothing of a list that removes; leave it out")
         return self
-
-    @property
-    def if_missing(self) -> str:
-        """The treatment of a document without a mark."""
-        return self.missing or ("keep" if self.as_ else "fail")
 
     def options(self) -> dict[str, Any]:
         """Return what decides, beside the files, which documents are marked."""
-        return self.model_dump(mode="json", exclude={"path"}) | {"missing": self.if_missing}
+        missing = self.missing or ("keep" if self.as_ else "fail")
+        return self.model_dump(mode="json", exclude={"path"}) | {"missing": missing}
 
 
 class Repeat(SpecModel):

@@ -44,9 +44,8 @@ class Verdict:
     """
 
     def __init__(self, rules: MarkRules, documents: Documents) -> None:
-        self._documents, num_documents = documents, len(documents.table)
-        self.copies, self.why, self.reasons = np.ones(num_documents, np.uint8), np.zeros(num_documents, np.uint8), [""]
-        self.found: dict[str, int] = {}
+        self._documents, self.found, self.reasons = documents, dict[str, int](), {"": 0}
+        self.copies, self.why = np.ones(len(documents.table), np.uint8), np.zeros(len(documents.table), np.uint8)
         self._lacks: dict[str, NDArray[np.bool_]] = {}  # by mark, the documents that no expression with it decides
         self.marks = self._join(rules)
         if rules.keep is not None:
@@ -57,8 +56,7 @@ class Verdict:
             self._repeat(rules, where, **rules.repeat)
 
     def _drop(self, where: NDArray[np.bool_], reason: str) -> None:
-        self.reasons += [reason] if reason not in self.reasons else []
-        self.why[where & (self.why == 0)] = self.reasons.index(reason)
+        self.why[where & (self.why == 0)] = self.reasons.setdefault(reason, len(self.reasons))
         self.copies[where] = 0
 
     def _join(self, rules: MarkRules) -> pa.RecordBatch:
@@ -71,14 +69,13 @@ class Verdict:
                 self.found[marks.label] = len(np.unique(rows[~is_missing]))
             if marks.as_ == REMOVE:
                 self._drop(~is_missing, marks.label)
-                continue
             lacking = is_missing & (self.copies > 0)
             if lacking.any() and marks.missing == "fail":
                 place = self._documents.place(lacking)
                 raise InputError(f"{place}: no mark in {marks.label}; check that file, or set `missing: keep`")
             if marks.missing == "drop":
                 self._drop(is_missing, marks.label)
-            found = {marks.as_: pa.array(~is_missing)} if marks.as_ else {}
+            found = {marks.as_: pa.array(~is_missing)} if marks.as_ not in (None, REMOVE) else {}
             if not marks.as_:
                 taken = table.take(pa.array(rows, mask=is_missing))
                 found = {name: taken[name].combine_chunks() for name in taken.column_names}
@@ -90,11 +87,11 @@ class Verdict:
 
     def _decided(self, rules: MarkRules, names: list[str]) -> NDArray[np.bool_]:
         """Return which documents these marks decide, (n,); raises InputError for an unknown mark, null or NaN."""
-        where, known = self.copies > 0, self.marks.schema.names
+        where, known, source = self.copies > 0, self.marks.schema.names, self._documents.file.source
         for name in names:
             if name not in known and not any(name in names_of(marks) for marks in rules.marks if marks.as_ != REMOVE):
-                its = f"source {self._documents.file.source}: no mark {name!r}; check the name; its marks are"
-                raise InputError(f"{its}: {', '.join(known) or 'none'}")
+                shown = ", ".join(known) or "none"
+                raise InputError(f"source {source}: no mark {name!r}; check the name; its marks are: {shown}")
             where &= name in known and ~self._lacks.get(name, np.zeros(len(where), bool))
         for name in names if where.any() else ():
             bad = where & self.marks[name].is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
@@ -137,7 +134,7 @@ def explain(spec: BuildSpec, tables: VersionTables, document: Origin) -> tuple[s
     split = split_indices(content[np.newaxis], rules.shares).astype(np.uint8)
     ids = pa.array([document.get("id")], pa.large_string())
     verdict = Verdict(rules, Documents(file, table, split, ids, np.searchsorted(rows, table["row"])))
-    return verdict.reasons[verdict.why[0]], verdict.marks.to_pylist()[0] if verdict.marks.num_columns else {}
+    return list(verdict.reasons)[verdict.why[0]], verdict.marks.to_pylist()[0] if verdict.marks.num_columns else {}
 
 
 def rows_in_spills(tables: VersionTables, content: str) -> Iterator[Origin]:

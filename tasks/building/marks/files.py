@@ -72,8 +72,8 @@ class MarkFiles:
                 return found
         if self.has_positions:
             return MarkFile(file.path, "", "")
-        url = self.files[0].url
-        raise InputError(f"{url}: no file of marks for the input {file.path}; check the path, or name `source:`")
+        problem = f"no file of marks for the input {file.path}; check the path, or name `source:`"
+        raise InputError(f"{self.files[0].url}: {problem}; lists of keys are `key: id` or `key: content`")
 
 
 @lru_cache(maxsize=64)
@@ -134,8 +134,7 @@ class MarkRules:
     def _identity(self, marks: Sequence[MarkFiles]) -> dict[str, Any]:
         return {
             "files": [
-                [{name: getattr(one, name) for name in _OPTIONS}, [[file.path, file.fingerprint] for file in one.files]]
-                for one in marks
+                [{n: getattr(m, n) for n in _OPTIONS}, [[f.path, f.fingerprint] for f in m.files]] for m in marks
             ],
             "keep": None if self.keep is None else asdict(parse_filter(self.keep)),
             "repeat": self.repeat,
@@ -155,14 +154,7 @@ def find_marks(spec: BuildSpec, memory: FingerprintMemory) -> MarkRules | None:
         if label in {EXCLUDED, "keep", "repeat", *(one.label for one in marks)}:
             label = f"marks.{len(marks)}"
         made = MarkFiles(**entry.options(), files=found, label=label)
-        if made.has_positions:
-            made = replace(made, files=_by_task(found, spec, entry.source))
-        elif made.is_aligned and (entry.as_ or not found[0].url.endswith(".parquet")):
-            raise InputError(
-                f"{found[0].url}: `key: row` takes parquet without `as`, a row for each row of its input; lists of "
-                "`path` and `row` in parquet; and .remove files of datatrove; give other lists `key: id` or `content`"
-            )
-        marks.append(made)
+        marks.append(replace(made, files=_by_task(found, spec, entry.source)) if made.has_positions else made)
     excluded = _excluded(rules.exclude, only_hashes=bool(spec.ids_options())) if rules.exclude else None
     if not marks and not excluded:
         return None

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tokenloom.errors import InputError, message_of
-from tokenloom.spec.syntax import Comparison, Filter, columns_of, comparisons_of, is_table, parse_filter
+from tokenloom.spec.syntax import Filter, columns_of, comparisons_of, is_table, parse_filter
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.keys import DIGEST_DTYPE, Digests, content_hashes, digests_of
 from tokenloom.tasks.building.inputs import InputFile
@@ -42,14 +43,14 @@ class Documents:
         file: their input.
         table: (n,) of the spill's TABLE_DTYPE.
         split: (n,) uint8, the index of each document's split.
-        ids: (n,) large_string, null without one; None if no source names ids.
+        ids: (n,) large_string, null without one.
         positions: (n,), the position of each one's row among all rows of the input; needed by aligned marks alone.
     """
 
     file: InputFile
     table: NDArray[Any]
     split: NDArray[np.uint8]
-    ids: pa.Array | None
+    ids: pa.Array
     positions: Int64s
 
     def place(self, where: NDArray[np.bool_]) -> str:
@@ -69,8 +70,6 @@ def find(marks: MarkFiles, documents: Documents) -> tuple[Int64s, pa.Table]:
     rows, order = np.empty(len(wanted), np.int64), np.argsort(wanted, kind="stable")
     rows[order] = np.searchsorted(keys, wanted[order])  # a search in order takes a quarter of the time
     found = rows < len(keys)
-    if marks.key == "id" and documents.ids is not None:  # no mark is of documents without an id
-        found &= documents.ids.is_valid().to_numpy(zero_copy_only=False)
     found[found] = keys[rows[found]] == wanted[found]
     return np.where(found, rows, -1), table
 
@@ -81,9 +80,9 @@ def _wanted_keys(marks: MarkFiles, documents: Documents) -> Digests:
         return digests_of(np.stack([table["content_high"], table["content_low"]], axis=1))
     if marks.key == "row":
         return _hashed(pa.repeat(file.path, len(table)), pa.array(table["row"]))
-    if documents.ids is None:
+    if not file.options.get("id"):
         raise InputError(f"source {file.source}: marks by id need the ids of its rows; give it `id: COLUMN`")
-    return _hashed(documents.ids.fill_null(""))
+    return _hashed(documents.ids.fill_null("\0"))  # no key: an empty one is of no document without an id
 
 
 def _hashed(*columns: pa.Array) -> Digests:
@@ -104,8 +103,7 @@ def load_table(marks: MarkFiles) -> tuple[Digests, pa.Table]:
     if marks.as_ is not None:
         return np.sort(keys, kind="stable"), pa.Table.from_batches([_NO_MARKS])
     try:
-        tables = [pa.Table.from_batches([batch]) for _, batch in parts]
-        table = pa.concat_tables(tables, promote_options="default")
+        table = pa.concat_tables([pa.Table.from_batches([b]) for _, b in parts], promote_options="default")
     except pa.ArrowException as error:
         raise InputError(f"{marks.label}: files with other columns: {message_of(error)}") from error
     if not table.num_columns:
@@ -139,8 +137,7 @@ def _keyed(marks: MarkFiles, url: str) -> Iterator[tuple[Digests, pa.RecordBatch
         names = batch.schema.names
         needed = ["path", "row"] if key == "row" else names if is_list and len(names) == 1 else [key]  # as Curator's
         if bad := next((name for name in needed if name not in names or batch[name].null_count), None):
-            what = "a null in the" if bad in names else "no"
-            raise InputError(f"{url}: {what} column {bad!r}, which `key: {key}` needs; correct that")
+            raise InputError(f"{url}: `key: {key}` needs the column {bad!r}, without nulls; correct that")
         columns = [batch[name] for name in needed]
         yield _contents(*columns) if key == "content" else _hashed(*columns), batch.select(_marks_in(names))
 
@@ -164,51 +161,49 @@ def _json_lines(url: str, *, is_list: bool) -> pa.RecordBatch:
 
     A mark is the score of the first span, 0 without one: dolma leaves out an attribute that found nothing.
     """
-    ids, rows = list[str](), list[dict[str, float]]()
+    rows: list[dict[str, str | float]] = []
     with open_decompressed(url) as file:
         for number, line in enumerate(file, 1):
             try:
                 value = json.loads(line)
-                ids.append(str(value["id"]))
                 found = {} if is_list else value["attributes"]
-                rows.append({name: float(spans[0][2]) if spans else 0.0 for name, spans in found.items()})
+                marks = {name: float(spans[0][2]) if spans else 0.0 for name, spans in found.items()}
+                rows.append(marks | {"id": str(value["id"])})
             except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-                what = "no id" if is_list else "no attributes"
-                raise InputError(f"{url}, line {number}: {what}: {message_of(error)}; recreate the file") from error
-    names = dict.fromkeys(name for row in rows for name in row)
-    marks = {name: pa.array([row.get(name, 0.0) for row in rows], pa.float64()) for name in names}
-    return pa.record_batch({"id": pa.array(ids, pa.large_string())} | marks)
+                what = f"no {'id' if is_list else 'attributes'}: {message_of(error)}"
+                raise InputError(f"{url}, line {number}: {what}; recreate the file") from error
+    types = {name: pa.float64() for row in rows for name in row} | {"id": pa.large_string()}
+    return pa.RecordBatch.from_pylist(rows, pa.schema(types))
 
 
 def _find_aligned(marks: MarkFiles, documents: Documents) -> tuple[Int64s, pa.Table]:
     file, positions = marks.beside(documents.file), documents.positions
     if marks.has_positions:
         return np.where(np.isin(positions, _removed(file)), 0, -1), pa.Table.from_batches([_NO_MARKS])
+    if marks.as_ is not None:
+        raise InputError(
+            f"{file.url}: marks for each row, not a list: leave `as` out; give a list `key: id` or content"
+        )
     start = int(positions.min(initial=0))
     rows, table = positions - start, _read_rows(file, start, int(positions.max(initial=-1)) + 1)
-    if "id" in table.column_names and documents.ids is not None:
+    if "id" in table.column_names and documents.file.options.get("id"):
         _compare_ids(documents, table["id"].take(pa.array(rows)), file)
     return rows, table.select(_marks_in(table.column_names))
 
 
 def _compare_ids(documents: Documents, theirs: pa.ChunkedArray, file: MarkFile) -> None:
     """Raise InputError for the first row whose id differs from that in an aligned file of marks."""
-    assert documents.ids is not None
     mine, theirs = documents.ids.fill_null(""), theirs.cast(pa.large_string()).fill_null("")
     differs = pc.not_equal(mine, theirs).to_numpy(zero_copy_only=False)
     if differs.any():
         first = np.argmin(np.where(differs, documents.table["row"], np.iinfo(np.uint64).max))
-        raise InputError(
-            f"{documents.place(differs)}: its id is {str(mine[first])!r}, and the marks have {str(theirs[first])!r}: "
-            f"recreate {file.url} in the order of the rows"
-        )
+        problem = f"its id is {str(mine[first])!r}, and the marks have {str(theirs[first])!r}"
+        raise InputError(f"{documents.place(differs)}: {problem}: recreate {file.url} in the order of the rows")
 
 
 @lru_cache(maxsize=4)
 def _removed(file: MarkFile) -> Int64s:
-    if not file.url:
-        return np.empty(0, np.int64)
-    with open_input(file.url) as data:
+    with open_input(file.url) if file.url else BytesIO() as data:
         found = data.read()
     if len(found) % 4:
         raise InputError(f"{file.url}: not whole numbers of 4 bytes; recreate it")
@@ -216,26 +211,23 @@ def _removed(file: MarkFile) -> Int64s:
 
 
 def _read_rows(file: MarkFile, start: int, end: int) -> pa.Table:
-    """Return rows [start, end) of a file of marks; raises InputError if it has fewer."""
+    """Return rows [start, end) of a file of marks."""
     with open_table(file.url) as table:
-        groups = (table.metadata.row_group(i).num_rows for i in range(table.num_row_groups))
-        offsets = np.cumsum([0, *groups])
-        if end > offsets[-1]:
-            raise InputError(f"{file.url}: {offsets[-1]:,} rows, fewer than its input; recreate the marks")
+        offsets = np.cumsum([0, *(table.metadata.row_group(i).num_rows for i in range(table.num_row_groups))])
         first, last = np.searchsorted(offsets, start, side="right") - 1, np.searchsorted(offsets, end)
         found = table.read_row_groups(list(range(first, last))).slice(start - offsets[first], end - start)
         return pa.table([plain(column.combine_chunks()) for column in found.columns], found.column_names)
 
 
-def check_length(marks: MarkFiles, input_file: InputFile, num_rows: int) -> None:
-    """Raise InputError if a file of marks has more rows than its input, or fewer."""
+def check_length(marks: MarkFiles, input_file: InputFile, num_rows: int, *, is_tryout: bool) -> None:
+    """Raise InputError if a file of marks has fewer rows than its input, or more: a try-out reads the first alone."""
     file = marks.beside(input_file)
     if marks.has_positions:  # it has those to remove
         found = max(num_rows, int(_removed(file).max(initial=-1)) + 1)
     else:
         with open_table(file.url) as table:
             found = table.metadata.num_rows
-    if found != num_rows:
+    if found < num_rows or (found > num_rows and not is_tryout):
         raise InputError(f"{file.url}: {found:,} rows for the {num_rows:,} of its input; recreate the marks")
 
 
@@ -252,7 +244,7 @@ def kept_by(batch: pa.RecordBatch, tree: Filter, url: str) -> NDArray[np.bool_]:
     for part in comparisons_of(tree):
         check_comparable(batch.schema, part, url)
         kind = pick(batch, part.column).type
-        if isinstance(part, Comparison) and isinstance(part.value, bool) and not pa.types.is_boolean(kind):
+        if isinstance(getattr(part, "value", None), bool) and kind != pa.bool_():
             raise InputError(f"{url}: mark {part.column} is {kind}, not boolean; correct to: {part.column} > 0")
     return kept_rows(batch, tree)
 
