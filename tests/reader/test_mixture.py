@@ -503,6 +503,15 @@ def test_consumed_counts_what_is_read(
     turns, _ = mixture.schedule.turns(np.arange(samples))
     for number, (name, read) in enumerate(loader.consumed(samples).items()):
         count, data = int((turns == number).sum()), sets[name]
+    limited = Mixture(members, max_epochs={"small": 2}, num_samples=passed)
+    state = json.loads(json.dumps(TokenLoader(limited, 1).state_dict() | {"samples": 10}))
+    for known in (limited, limited.then({"large": 1}), Mixture.from_state(stores_of(sets), state)):
+        with pytest.raises(ValueError, match="'small' would pass 2 epochs at sample"):
+            known.then({"small": 1})
+        with pytest.raises(ValueError, match="'small' would pass 2 epochs at sample"):
+            known.then({"large": 3, "small": 1}, from_sample=10, num_samples=2 * passed)
+        known.then({"small": 1}, max_epochs={"small": passed})
+    TokenLoader(Mixture(members), 1).load_state_dict(state)  # limits are no part of the stream
         assert (read.samples, read.epochs) == (count, count / len(data))
         assert read.is_exact
         assert read.tokens == count * data.seq_len

@@ -48,7 +48,7 @@ class Mixture(MixedSamples):
             conversations one `learn`.
         stages: later weights as [(from_sample, {name: weight}), ...]; from_sample counts samples of the whole stream,
             or its tokens as "3e9 tokens", each sample as seq_len.
-        max_epochs: {name: number}; more epochs of the member in `num_samples` are an error.
+        max_epochs: {name: number}; more epochs of the member in `num_samples` are an error, of later amendments too.
         num_samples: how many samples the run takes; only max_epochs needs it.
 
     Attributes:
@@ -82,7 +82,7 @@ class Mixture(MixedSamples):
             [(self._samples_at(start), _shares_of(self.datasets, weights)) for start, weights in [(0, first), *stages]]
         )
         self._taken = 0  # before this sample the stream is fixed
-        self._check_epochs(max_epochs or {}, num_samples)
+        self._limit_epochs(max_epochs or {}, num_samples)
 
     @classmethod
     def from_state(
@@ -128,7 +128,8 @@ class Mixture(MixedSamples):
             weights: from then on; a member that they don't name ends. They replace the stages that would begin later.
             add: {name: dataset} of new members.
             from_sample: where they begin, as in `stages`; None for the sample of the state, 0 without one.
-            max_epochs, num_samples: as in Mixture.
+            max_epochs, num_samples: as in Mixture. Those that were given before, or are in the state, hold until they
+                are given anew.
 
         Raises ValueError as Mixture, or if the samples before the state would change.
         """
@@ -145,7 +146,8 @@ class Mixture(MixedSamples):
         before = [(stage.start, [*stage.weights, *added]) for stage in self.schedule.stages if stage.start < start]
         after = _shares_of(datasets, {name: weights.get(name, 0) for name in datasets})
         amended = Mixture._of_stages(datasets, [*before, (start, after)], self._taken)
-        amended._check_epochs(max_epochs or {}, num_samples)
+        length = self.num_samples if num_samples is None else num_samples
+        amended._limit_epochs(self.max_epochs | dict(max_epochs or {}), length)
         return amended
 
     def __repr__(self) -> str:
@@ -195,14 +197,16 @@ class Mixture(MixedSamples):
             raise ValueError(f'from_sample must be a number of samples, or "3e9 tokens", not {start!r}')
         return int(tokens) // next(iter(self.datasets.values())).seq_len
 
-    def _check_epochs(self, max_epochs: Mapping[str, float], num_samples: int | None) -> None:
+    def _limit_epochs(self, max_epochs: Mapping[str, float], num_samples: int | None) -> None:
+        """Keep the limits, and check that no member passes its own."""
         if max_epochs and num_samples is None:
             raise ValueError("max_epochs needs num_samples, the length of the run")
         if unknown := sorted(max_epochs.keys() - self.datasets.keys()):
             raise ValueError(f"max_epochs names {unknown}, which are not members: {sorted(self.datasets)}")
         length = checked_int("num_samples", num_samples or 0)
+        self.max_epochs, self.num_samples = {}, num_samples and length
         for name, limit in max_epochs.items():
-            most = _number(limit)
+            most = self.max_epochs[name] = _number(limit)
             if not 0 < most <= _MAX_EPOCHS:
                 raise ValueError(f"max_epochs of {name!r} must be in (0, 1e6], not {limit!r}")
             last = math.floor(most * len(self.datasets[name]) + 1e-6)  # 1/3 of 3 samples is a sample
@@ -305,6 +309,7 @@ def open_source(
         opened = threads.map(lambda name: _open_dataset(stores[name], stream.members[name], options), stream.names)
         members = dict(zip(stream.names, opened, strict=True))
     mixture = Mixture._of_stages(members, stream.weights, decoded["samples"])
+    mixture._limit_epochs(stream.max_epochs or {}, stream.num_samples)
     first = stream.members[stream.names[0]]
     return mixture, {"order": first.order, "seed": first.seed, "lanes": stream.lanes}
 

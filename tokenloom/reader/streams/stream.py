@@ -71,6 +71,8 @@ class MixtureFingerprint:
     weights: list[FingerprintStage]
     schedule_version: int
     lanes: int | None  # the argument of the loader, for all members
+    max_epochs: dict[str, float] | None = None  # absent from the JSON of a mixture without, as num_samples
+    num_samples: int | None = None
 
     def history(self, end: float) -> Json:
         """Say what determines the stream before a position, with shares for weights, to compare it."""
@@ -112,10 +114,13 @@ class MixedSamples:
     Attributes:
         datasets: {name: dataset}.
         schedule: whose turn each position is.
+        max_epochs, num_samples: what a member may have of the samples of the run, in amendments too.
     """
 
     datasets: dict[str, SplitSamples]
     schedule: Schedule
+    max_epochs: dict[str, float]
+    num_samples: int | None
 
     def consumed(self, position: int) -> dict[str, Consumed]:
         """Count what is read of each member before a position."""
@@ -215,7 +220,8 @@ class Stream:
         if self.mixture is None:
             return members["None"]
         stages = [FingerprintStage(stage.start, stage.weights) for stage in self.mixture.schedule.stages]
-        return MixtureFingerprint(members, list(members), stages, SCHEDULE_VERSION, self._lanes)
+        limits = self.mixture.max_epochs or None, self.mixture.num_samples
+        return MixtureFingerprint(members, list(members), stages, SCHEDULE_VERSION, self._lanes, *limits)
 
     def turns(self, positions: Int64s) -> tuple[Int64s, Int64s]:
         """Find the number of the member that takes each of (n,) positions, and the position in its own stream."""
@@ -293,13 +299,11 @@ def make_state(fingerprint: Fingerprint, samples: int) -> LoaderState:
 
 def _to_json(fingerprint: Fingerprint) -> Json:
     fields = asdict(fingerprint)
-    streams = [fields]
     if isinstance(fingerprint, MixtureFingerprint):
         fields["weights"] = [list(stage) for stage in fingerprint.weights]
-        streams = [*fields["members"].values()]
-    for stream in streams:
-        for name in ("learn", "part", "source"):
-            if stream[name] is None:
+    for stream in (fields, *fields.get("members", {}).values()):
+        for name in ("learn", "part", "source", "max_epochs", "num_samples"):
+            if name in stream and stream[name] is None:
                 del stream[name]
     return fields
 
