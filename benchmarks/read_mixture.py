@@ -5,7 +5,13 @@
 
 Every run is a fresh process. The mixture and the dataset alternate, and a figure of the mixture is divided by that of
 the dataset of the same round. With --s3 both are read from moto's server behind a proxy of 100 MB/s and 30 ms a
-request, and nothing is cached. Opening the datasets is not part of the first batch.
+request, with an empty cache. No two shards are equal. Opening the datasets, in 16 threads, is not part of the first
+batch.
+
+Both read the same number of batches: an epoch, in which every shard is opened, and at least one second; then for three
+seconds at a steady speed. Before the end of the epoch, they have not opened the same number of shards: a dataset reads
+64 of them side by side, a mixture of 200 members 200. The descriptors are those of files, the most at any time, counted
+four times a second; at most ten connections to S3, and two sockets of their event loop, come on top.
 """
 
 from __future__ import annotations
@@ -20,7 +26,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from figures import Figure, print_table, write_json
@@ -38,27 +45,45 @@ _RATE, _DELAY = 100, 30  # MB/s, ms
 _SECONDS = 3.0
 
 
+def _num_descriptors() -> int:
+    """Count the open files of this process: shards, their locks, and downloads."""
+    count = 0
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # closed since
+            count += not os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:")
+    return count
+
+
 def _read(stores: Sequence[str], seconds: float) -> dict[str, float]:
     """Read one dataset, or a mixture of several in equal shares; return what it took."""
     began = time.perf_counter()
-    datasets = [TokenDataset(f"{store}/data", seq_len=_SEQ_LEN) for store in stores]
+    with ThreadPoolExecutor(16) as threads:
+        datasets = [*threads.map(lambda store: TokenDataset(f"{store}/data", seq_len=_SEQ_LEN), stores)]
     opened = time.perf_counter()
     members = {f"member{i}": (data, 1.0) for i, data in enumerate(datasets)}
     loader = TokenLoader(datasets[0] if len(datasets) == 1 else Mixture(members), _BATCH, device="numpy")
     next(loader)
     first = time.perf_counter()
-    num_tokens = 0
-    while time.perf_counter() < first + 1:  # the first windows are short
-        next(loader)
-    start = time.perf_counter()
-    while time.perf_counter() < start + seconds:
-        num_tokens += next(loader)["input_ids"].size
-    rate = num_tokens / (time.perf_counter() - start)
+    num_descriptors = [0]
+
+    def read(num_batches: int, end: float) -> float:
+        """Read so many batches, and until then; return M tokens/s."""
+        begin = counted = time.perf_counter()
+        num_read = 0
+        while num_read < num_batches or counted < end:
+            next(loader)
+            num_read += 1
+            if (now := time.perf_counter()) > counted + 0.25:
+                counted = now
+                num_descriptors.append(_num_descriptors())
+        return num_read * _BATCH * _SEQ_LEN / 1e6 / (time.perf_counter() - begin)
+
     found = {
         "open": opened - began,
         "first": first - opened,
-        "rate": rate / 1e6,
-        "descriptors": len(os.listdir("/proc/self/fd")),
+        "cold": read(sum(map(len, datasets)) // _BATCH, first + 1),
+        "rate": read(0, time.perf_counter() + seconds),
+        "descriptors": max(num_descriptors),
         "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
     }
     loader.close()
@@ -96,12 +121,12 @@ def _run(folder: Path, names: Sequence[str], remote: bool) -> dict[str, float]:
 
 def measure(folder: Path, num_members: int, num_shards: int, num_bytes: int, rounds: int, remote: bool) -> list[Figure]:
     """Compare a mixture of datasets of some shards with one dataset of as many."""
-    documents = [random_documents(num_bytes // 2, 1000, seed) for seed in range(num_shards)]
+    documents = [random_documents(num_bytes // 2, 1000, seed) for seed in range(num_shards * num_members)]
     names = [f"members{num_members}/m{i}" for i in range(num_members)]
     whole = f"whole{num_members}"
-    for name in names:
-        write_store(folder / name, documents)
-    write_store(folder / whole, documents * num_members)
+    for i, name in enumerate(names):
+        write_store(folder / name, documents[i * num_shards :][:num_shards])
+    write_store(folder / whole, documents)
     pairs = [(_run(folder, [whole], remote), _run(folder, names, remote)) for _ in range(rounds)]
     place = "S3" if remote else "local"
     title = f"{num_members:,} members, {place}"
@@ -110,11 +135,13 @@ def measure(folder: Path, num_members: int, num_shards: int, num_bytes: int, rou
         return [mixture[name] / one[name] for one, mixture in pairs]
 
     return [
-        Figure(f"{title}: descriptors of the dataset", "", [one["descriptors"] for one, _ in pairs]),
+        Figure(f"{title}: most descriptors of the dataset", "", [one["descriptors"] for one, _ in pairs]),
         Figure("  of the mixture, over that", "", ratio("descriptors"), "<= 1"),
         Figure("  first batch of the dataset", "s", [one["first"] for one, _ in pairs]),
         Figure("  of the mixture, over that", "", ratio("first"), "<= 2"),
-        Figure("  speed of the dataset", "M tokens/s", [one["rate"] for one, _ in pairs]),
+        Figure("  speed of the dataset in its first epoch", "M tokens/s", [one["cold"] for one, _ in pairs]),
+        Figure("  of the mixture in as many batches, over that", "", ratio("cold"), ">= 0.9"),
+        Figure("  speed of the dataset after it", "M tokens/s", [one["rate"] for one, _ in pairs]),
         Figure("  of the mixture, over that", "", ratio("rate"), ">= 0.9"),
         Figure("  memory of the mixture, over that of the dataset", "", ratio("memory")),
         Figure("  opening all members", "s", [mixture["open"] for _, mixture in pairs]),
