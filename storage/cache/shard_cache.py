@@ -36,6 +36,7 @@ PATIENCE_SECONDS = 30.0  # to wait for another process's download before blocks 
 _HEAD_START_SECONDS = 1.0  # for the blocks of the first batch, before whole shards take up the line
 _LOCK_POLL_SECONDS = 0.02  # between attempts to take the lock of a file
 _ROOM_POLL_SECONDS = 0.1  # between attempts to find room, which other downloads take up
+_DEFAULTS: dict[tuple[Path, str | None], ShardCache] = {}  # by folder and limit
 _logger = logging.getLogger("tokenloom")
 
 
@@ -62,10 +63,13 @@ class ShardCache:
         """Return the cache in TOKENLOOM_CACHE, limited to TOKENLOOM_CACHE_LIMIT bytes, such as "50 GB" or "50GiB".
 
         The limit defaults to 100 GB, or to 80 % of its file system's free space if that is less; the bytes in the cache
-        count as free.
+        count as free. Datasets with one folder and limit share it, and its downloads ahead.
         """
         folder = default_cache_folder()
-        return cls(folder, default_limit(folder))
+        key = folder, os.environ.get("TOKENLOOM_CACHE_LIMIT")
+        if key not in _DEFAULTS:
+            _DEFAULTS.setdefault(key, cls(folder, default_limit(folder)))  # several threads may open datasets
+        return _DEFAULTS[key]
 
     def __repr__(self) -> str:
         limit = "no limit" if self.limit_bytes is None else f"{self.limit_bytes:,} bytes"

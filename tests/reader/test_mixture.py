@@ -33,6 +33,7 @@ from tokenloom.reader.streams.schedule import MAX_POSITIONS, TOTAL_WEIGHT, Sched
 from tokenloom.reader.streams.stream import MixtureFingerprint
 from tokenloom.storage.formats.records import sign
 
+_LIMITS = {"large": 2, "small": 7}
 _RUN = settings(max_examples=count(25, 1000), deadline=None)
 
 
@@ -182,8 +183,27 @@ def test_members_share_one_limit_of_open_shards_after_pickling_too(sets: dict[st
     mixture = Mixture({name: (data, 1) for name, data in sets.items()})
     TokenLoader(mixture, 1)
     for each in (mixture, pickle.loads(pickle.dumps(mixture))):  # noqa: S301  (our own bytes)
-        limits = {id(data.shards._open_files) for data in each.datasets.values()}
+        limits = {id(data.shards.open_files) for data in each.datasets.values()}
         assert len(limits) == 1
+
+
+def test_a_member_has_its_own_limit_of_open_shards_again_when_it_is_read_alone(sets: dict[str, TokenDataset]) -> None:
+    data = [TokenDataset(sets[name].reference, seq_len=16, max_open_shards=most) for name, most in _LIMITS.items()]
+    TokenLoader(Mixture({"a": (data[0], 1), "b": (data[1], 1)}), 1)
+    assert [each.shards.open_files.limit for each in data] == [2, 2]
+    TokenLoader(data[1], 1)
+    assert [each.shards.open_files.limit for each in data] == [2, 7]
+
+
+def test_what_is_prepared_first_is_what_any_member_needs_first(sets: dict[str, TokenDataset]) -> None:
+    stream = TokenLoader(Mixture({"large": (sets["large"], 9), "third": (sets["third"], 1)}), 1).stream
+    positions = np.arange(200)
+    needed = []
+    for number, own in zip(*stream.turns(positions), strict=True):
+        data, order = [*stream.members.values()][number]
+        needed.append((data, int(data.table.shards_of(order.samples(np.array([own])))[0])))
+    assert stream.shards_of(positions) == [*dict.fromkeys(needed)]
+    assert len({*needed}) == 4
 
 
 def test_a_mixture_is_endless(sets: dict[str, TokenDataset]) -> None:
@@ -262,7 +282,7 @@ def test_looking_ahead_over_many_epochs_lays_out_one_or_two(
 
     monkeypatch.setattr(order, "lay_out", noted)
     stream = TokenLoader(Mixture({"large": (sets["large"], 1), "small": (sets["small"], 1)}), 4).stream
-    assert len([*stream.shards_of(np.arange(2**14))]) == 2
+    assert len(stream.shards_of(np.arange(2**14))) == 3
     assert len(layouts) <= 4  # the first epoch of each, and perhaps the second
 
 
@@ -483,6 +503,15 @@ def test_a_member_that_would_pass_its_epochs_is_named_with_the_sample(sets: dict
     mixture = Mixture.from_state(stores_of(sets), state)
     with pytest.raises(ValueError, match="'small' would pass 2 epochs at sample"):
         mixture.then({"small": 1}, max_epochs={"small": 2}, num_samples=passed)
+    limited = Mixture(members, max_epochs={"small": 2}, num_samples=passed)
+    state = json.loads(json.dumps(TokenLoader(limited, 1).state_dict() | {"samples": 10}))
+    for known in (limited, limited.then({"large": 1}), Mixture.from_state(stores_of(sets), state)):
+        with pytest.raises(ValueError, match="'small' would pass 2 epochs at sample"):
+            known.then({"small": 1})
+        with pytest.raises(ValueError, match="'small' would pass 2 epochs at sample"):
+            known.then({"large": 3, "small": 1}, from_sample=10, num_samples=2 * passed)
+        known.then({"small": 1}, max_epochs={"small": passed})
+    TokenLoader(Mixture(members), 1).load_state_dict(state)  # limits are no part of the stream
     for most in (-1, 0, float("nan"), 1e30, None, "many"):
         with pytest.raises(ValueError, match=r"max_epochs of 'small' must be in \(0, 1e6\], not "):
             Mixture(members, max_epochs={"small": most}, num_samples=passed)  # type: ignore[dict-item]
@@ -503,15 +532,6 @@ def test_consumed_counts_what_is_read(
     turns, _ = mixture.schedule.turns(np.arange(samples))
     for number, (name, read) in enumerate(loader.consumed(samples).items()):
         count, data = int((turns == number).sum()), sets[name]
-    limited = Mixture(members, max_epochs={"small": 2}, num_samples=passed)
-    state = json.loads(json.dumps(TokenLoader(limited, 1).state_dict() | {"samples": 10}))
-    for known in (limited, limited.then({"large": 1}), Mixture.from_state(stores_of(sets), state)):
-        with pytest.raises(ValueError, match="'small' would pass 2 epochs at sample"):
-            known.then({"small": 1})
-        with pytest.raises(ValueError, match="'small' would pass 2 epochs at sample"):
-            known.then({"large": 3, "small": 1}, from_sample=10, num_samples=2 * passed)
-        known.then({"small": 1}, max_epochs={"small": passed})
-    TokenLoader(Mixture(members), 1).load_state_dict(state)  # limits are no part of the stream
         assert (read.samples, read.epochs) == (count, count / len(data))
         assert read.is_exact
         assert read.tokens == count * data.seq_len

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import unittest.mock
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.reader.oracle import assert_same, make_store
@@ -24,6 +27,7 @@ from tokenloom.reader import producer
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.mixture import Mixture
+from tokenloom.reader.samples import prepare_shards
 from tokenloom.storage.cache.partial_shard import PartialShard, ShardRequest
 from tokenloom.storage.cache.shard_cache import ShardCache
 
@@ -135,3 +139,80 @@ def test_a_loader_keeps_no_space_of_removed_shards_that_its_next_rows_do_not_nee
     # Shards in use are removed last. A lane may begin inside a shard, whose other part it reads at the end; one that
     # was downloaded ahead may be removed before its use.
     assert data.shards.cache.stats()["downloads"] <= 2 * _NUM_SHARDS  # not one for each block
+
+
+# ---- the members of a mixture
+
+
+@pytest.fixture(scope="module")
+def members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Published]]:
+    """Two versions of six shards of one length, and one of twelve."""
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(published_in_memory(make_store(folder, [2000] * num_shards, seed=number), folder.name))
+            for number, num_shards in enumerate((6, 6, 12))
+            for folder in [tmp_path_factory.mktemp(f"member{number}")]
+        ]
+
+
+def cached(members: list[Published], cache: ShardCache, num_opened: int = 512) -> list[TokenDataset]:
+    """Open them with one cache."""
+    return [each.open(cache, max_open_shards=num_opened) for each in members]
+
+
+def test_members_share_a_cache_by_weight(
+    members: list[Published], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The least recently used shards are removed, and a member of nine tenths uses its shards nine times as often."""
+    monkeypatch.setattr(producer, "WINDOW_ROWS", 32)
+    monkeypatch.setattr(producer, "_LOOK_AHEAD", 256)
+    heavy, light = cached(members[:2], small_cache(members[0], tmp_path, 6.5))
+    loader = TokenLoader(Mixture({"heavy": (heavy, 0.9), "light": (light, 0.1)}), 8, lanes=1, prefetch=0)
+    names = [{entry.sha256 for entry in data.shards.entries} for data in (heavy, light)]
+    held = []
+    for number, _ in zip(range(6 * len(heavy) // 8), loader, strict=False):
+        if number % 20 == 0:
+            found = {path.stem for path in (tmp_path / "shards").glob("*")}
+            held.append([len(found & of_member) for of_member in names])
+    loader.close()
+    of_heavy, of_light = np.mean(held[len(held) // 4 :], axis=0)
+    assert of_heavy > 2 * of_light  # which has a shard in use, and perhaps its next one
+    assert of_heavy + of_light > 5
+
+
+def test_what_members_download_ahead_fits_into_half_of_their_cache_together(
+    members: list[Published], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, ahead = small_cache(members[0], tmp_path, 8.5), list[ShardRequest]()
+    monkeypatch.setattr(ShardCache, "ahead", lambda _, requests: ahead.extend(requests))
+    one, other = cached(members[:2], cache)
+    prepare_shards([(data, index) for index in range(6) for data in (one, other)], unittest.mock.Mock(), waits=False)
+    shards = [data.shards.request(index) for index in range(2) for data in (one, other)]
+    assert ahead == shards  # the four that are needed first
+
+
+def open_files(folder: Path) -> Counter[str]:
+    """Count the descriptors of this process by file in a folder."""
+    found = Counter[str]()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found[os.readlink(descriptor)] += 1
+    return Counter({path: number for path, number in found.items() if path.startswith(f"{folder}/shards/")})
+
+
+def test_a_mixture_has_the_descriptors_of_a_dataset_of_as_many_shards_under_one_limit(
+    members: list[Published], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer, "WINDOW_ROWS", 32)
+    most = []
+    for number, chosen in enumerate((members[:2], members[2:])):
+        cache = ShardCache(tmp_path / str(number))
+        datasets = cached(chosen, cache, 4)
+        source = Mixture({"a": (datasets[0], 1), "b": (datasets[1], 1)}) if len(datasets) == 2 else datasets[0]
+        found = []
+        for _ in zip(TokenLoader(source, 8, prefetch=0), range(12 * 2000 // _T // 8), strict=False):
+            files = open_files(cache.folder)
+            found.append(files.total())
+            assert max(files.values(), default=0) <= 2  # its map; and its lock, which also reads ahead
+        most.append(max(found))
+    assert most == [8, 8]

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -230,6 +230,8 @@ def test_the_limit_is_read_from_the_environment(
     cache = ShardCache.default()
     assert (cache.folder, cache.limit_bytes) == (tmp_path, limit)
     assert list(tmp_path.iterdir()) == []
+    with ThreadPoolExecutor(8) as threads:  # datasets that are opened side by side share its downloads ahead
+        assert {*threads.map(lambda _: ShardCache.default(), range(50))} == {cache}
 
 
 @pytest.mark.parametrize("text", ["much", "-1", "0", "5 apples", "1e9", "9" * 400])

@@ -26,6 +26,7 @@ import numpy as np
 
 from tokenloom.reader.feed import CudaFeed, HostFeed
 from tokenloom.reader.prefetch import PhaseTimes
+from tokenloom.reader.samples import prepare_shards
 from tokenloom.reader.shards import AnyFiles
 from tokenloom.reader.streams.ranks import Steps
 from tokenloom.reader.streams.stream import Stream
@@ -89,10 +90,6 @@ class Producer:
         """Make the next batches, at least one and at most `wanted`; none at the end of the stream."""
         if self._left == 0:
             return []
-        if self._stream.is_remote:
-            for member in self._stream.members.values():
-                for files in member.dataset.files:
-                    files.check_downloads()
         if self._taken_steps == self._window_steps:
             self._open_window()
         assert self._window is not None  # just opened
@@ -132,13 +129,12 @@ class Producer:
         begin = time.perf_counter()
         positions = self._steps.positions(self._position, num_steps)
         if self._planners:
-            for data, indices in self._stream.shards_of(positions):
-                data.prepare_shards(indices, self._planners, waits=True)
+            prepare_shards(self._stream.shards_of(positions), self._planners, waits=True)
         self._window = self._stream.window(positions, num_steps * self._steps.batch_size)
         self._times.add("read", begin)
         numbers = np.flatnonzero(np.bincount(self._window.rows.shards + 1)[1:])
-        for split, shards in self._window.table.by_split(numbers):
-            for files in self._window.splits[split].files:
+        for split, shards in zip(self._window.splits, self._window.table.by_split(numbers), strict=True):
+            for files in split.files:
                 files.touch(shards, may_open=not self._planners)
         self._reads.plan(self._window)
         self._position += num_steps * self._steps.samples
@@ -158,9 +154,8 @@ class Producer:
     def _prepare_upcoming(self, planners: ThreadPoolExecutor, positions: Int64s, window_index: int) -> None:
         """Prepare shards, unless another window has been opened since: the first of them may be read and removed."""
         if window_index == self._window_index:
-            shards = [*self._stream.shards_of(positions)]  # in a busy process, this takes as long as a short window
-            for data, indices in shards if window_index == self._window_index else ():
-                data.prepare_shards(indices, planners, waits=False)
+            shards = self._stream.shards_of(positions)  # in a busy process, this takes as long as a short window
+            prepare_shards(shards if window_index == self._window_index else (), planners, waits=False)
 
 
 class _Read(NamedTuple):

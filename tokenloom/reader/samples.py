@@ -5,9 +5,9 @@ A sample is cut from a row of at most T + 1 tokens: its inputs are row[:-1], its
 
 from __future__ import annotations
 
-import itertools
+import math
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -30,6 +30,7 @@ from tokenloom.wording import counted
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
+    from tokenloom.storage.cache.partial_shard import ShardRequest
     from tokenloom.storage.cache.shard_cache import ShardCache
     from tokenloom.tokenizers import Tokenizer
 
@@ -102,7 +103,7 @@ def marks_between(row_offsets: Int64s, lengths: Int64s, row_tokens: int) -> tupl
 
 #: finds offsets, and columns of entries, for a split, a shard of it, and the indices of rows
 _Find: TypeAlias = "Callable[[SplitSamples, int, Int64s], Sequence[Int64s]]"
-_NUM_DESCRIPTORS = 2  # an open file of a shard may hold so many: of its map, and of its lock in the cache
+_NUM_DESCRIPTORS = 2  # an open file of a shard may hold so many: of its map, and of its reads ahead and lock
 #: the JSON of a manifest; users know its fields
 Json: TypeAlias = dict[str, Any]  # type: ignore[explicit-any]
 
@@ -260,31 +261,32 @@ class SplitSamples:
             self._tokenizer = version_tokenizer(self.shards.store, self.shards.manifest)
         return decode(self._tokenizer, np.asarray(ids))
 
-    def prepare_shards(self, indices: list[int], pool: ThreadPoolExecutor, *, waits: bool) -> None:
-        """Begin to download shards that will be used, in this order, and to open those that can be opened at once.
 
-        Args:
-            indices: the shards.
-            pool: its threads open the shards, and plan their samples.
-            waits: whether the shards are used now, and the caller would have to wait for the store anyway.
-        """
-        if self.shards.cache:
-            indices = self._download(self.shards.cache, [index for index in indices if index not in self.shards.bytes])
-        unopened = [index for index in indices if self.shards.opens_at_once(index, by_blocks=waits)]
-        if self.plans_shards:
-            self.shards.open_ahead(unopened, pool, self._plan_open)
-        elif waits and self.shards.cache:
-            self.shards.open_ahead(unopened, pool)
+def prepare_shards(shards: Iterable[tuple[SplitSamples, int]], pool: ThreadPoolExecutor, *, waits: bool) -> None:
+    """Begin to download shards that will be used, in this order, and to open those that can be opened at once.
 
-    def _download(self, cache: ShardCache, indices: list[int]) -> list[int]:
-        """Begin to download shards, in this order, with their masks; return those that fit into half of the cache."""
-        if not self.shards.completes:
-            return indices
-        ends = itertools.accumulate(sum(files.num_bytes(index) for files in self.files) for index in indices)
-        room = (cache.limit_bytes or 2**63) // 2
-        indices = [index for index, end in zip(indices, ends, strict=True) if end <= room]
-        cache.ahead(files.request(index) for index in indices for files in self.files)
-        return indices
+    Downloads take at most half of a cache, and shards that are opened ahead half of the limit of open ones.
+
+    Args:
+        shards: of all members of a stream.
+        pool: its threads open the shards, and plan their samples.
+        waits: whether the shards are used now, and the caller would have to wait for the store anyway.
+    """
+    requests: dict[ShardCache, list[ShardRequest]] = {}
+    unopened, taken = [], 0.0
+    for data, index in shards:
+        cache = data.shards.cache
+        if cache and data.shards.completes and index not in data.shards.bytes:
+            taken += sum(files.num_bytes(index) for files in data.files) / (cache.limit_bytes or math.inf)
+            if taken > 1 / 2:
+                continue
+            requests.setdefault(cache, []).extend(files.request(index) for files in data.files)
+        if data.plans_shards or (waits and cache):
+            unopened.append((data, index))
+    for cache, wanted in requests.items():
+        cache.ahead(wanted)
+    for data, index in unopened:
+        data.shards.open_ahead(index, pool, data._plan_open if data.plans_shards else None, by_blocks=waits)
 
 
 class SampleTable:
@@ -311,11 +313,10 @@ class SampleTable:
         """Find the shard of each of (n,) samples."""
         return np.searchsorted(self.ends, samples, side="right")
 
-    def by_split(self, shards: Int64s) -> list[tuple[int, list[int]]]:
-        """Group (n,) shards into the number of a split, and their indices there; those of a split are neighbours."""
-        splits, indices = self.splits[shards], self.shards[shards].tolist()
-        bounds = [*np.flatnonzero(np.diff(splits, prepend=-1)).tolist(), len(indices)]
-        return [(int(splits[start]), indices[start:end]) for start, end in itertools.pairwise(bounds)]
+    def by_split(self, shards: Int64s) -> list[list[int]]:
+        """List the indices of (n,) ascending shards in each split."""
+        bounds = np.searchsorted(self.splits[shards], np.arange(1, self.splits[-2] + 1))
+        return [part.tolist() for part in np.split(self.shards[shards], bounds)]
 
     def locate(self, splits: Sequence[SplitSamples], samples: Int64s) -> RowPieces:
         """Locate the tokens of (n,) samples of the table's splits."""

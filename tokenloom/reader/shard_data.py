@@ -78,12 +78,12 @@ class OpenFile:
 
     def __init__(self, entry: ShardEntry, path: Path, options: OpenOptions, blocks: PartialShard | None = None) -> None:
         self._entry, self._options = entry, options
-        self._file: FileBytes | None = None
+        self._file: FileBytes | None = None  # for reads ahead, and locked in the cache while it is held
+        self._is_held = False
         self._epoch = 0
         self._cached: set[int] = set()  # blocks that were read into the system's cache, or found there, in this epoch
         self._warm_reads = 0  # the last reads, which did not wait for the disk
         self._most_blocks: int | None = None  # that may be read in this epoch
-        self._held: FileBytes | None = None  # locked in the cache
         #: its blocks while some may be missing, else None
         self.partial = blocks
         self.path, self.place = (blocks.path, blocks.place) if blocks else (path, str(path))
@@ -104,14 +104,13 @@ class OpenFile:
         return self.partial is None
 
     def hold(self, *, is_used: bool) -> None:
-        """Keep the cache from removing the file while it is used."""
-        if not is_used:
-            self._held = None
-        elif self._held is None and not self.partial:
+        """Keep the cache from removing the file while it is used; closing the descriptor before ends its lock."""
+        if is_used != self._is_held and not self.partial:
             with suppress(OSError):  # already removed
-                held = FileBytes(self.path, 0)
-                fcntl.flock(held.fd, fcntl.LOCK_SH)
-                self._held = held
+                file = FileBytes(self.path, self.first_byte)
+                if is_used:
+                    fcntl.flock(file.fd, fcntl.LOCK_SH)
+                self._file, self._is_held = file, is_used
 
     def claim_block(self, block: int, epoch: int) -> bool:
         """Claim a block for the caller to read ahead; False if it was read in this epoch, or the shard is in memory."""
@@ -129,7 +128,8 @@ class OpenFile:
     def read_ahead(self, start: int, end: int) -> int:
         """Read token bytes [start, end) into the system's cache if possible; return how many came from the disk."""
         with suppress(OSError):  # the file was removed while its map is in use, or no file descriptor is left
-            self._file = file = self._file or FileBytes(self.path, self.first_byte)
+            file = self._file or FileBytes(self.path, self.first_byte)
+            self._file = self._file or file  # `hold` may have opened it since
             before, begin = resource.getrusage(_THIS_THREAD), time.perf_counter()
             num_bytes = len(os.pread(file.fd, end - start, self.first_byte + start))
             after, seconds = resource.getrusage(_THIS_THREAD), time.perf_counter() - begin

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
@@ -103,7 +103,8 @@ class SplitFiles(Generic[File]):
         self.completes = options.access != "range"
         #: the open files; `__getitem__` might wait for a thread that opens another
         self.opened: dict[int, File] = {}
-        self._open_files = OpenFiles(options.max_open_shards)
+        #: the open files of all splits that share a limit with this one
+        self.open_files = OpenFiles(options.max_open_shards)
         #: token bytes of the files that are open and complete; `__getitem__` opens the others
         self.bytes: dict[int, TokenBytes] = {}
         self._ahead: dict[int, Future[File]] = {}  # opened ahead of their first use
@@ -115,7 +116,7 @@ class SplitFiles(Generic[File]):
 
     def share_limit(self, open_files: OpenFiles) -> None:
         """Count the open files among those of other splits from now on."""
-        self._open_files = open_files
+        self.open_files = open_files
         for index in list(self.opened):  # another thread may open or close one
             open_files.use(self, index)
 
@@ -140,7 +141,7 @@ class SplitFiles(Generic[File]):
             self.bytes[index] = file.bytes  # first: closing an open file removes its bytes too
         self.opened[index] = file
         self._ahead.pop(index, None)  # another thread may have begun to open it meanwhile
-        self._open_files.use(self, index)
+        self.open_files.use(self, index)
         return file
 
     def num_bytes(self, index: int) -> int:
@@ -201,16 +202,6 @@ class SplitFiles(Generic[File]):
             "before it was opened; raise its limit: TOKENLOOM_CACHE_LIMIT"
         )
 
-    def opens_at_once(self, index: int, *, by_blocks: bool) -> bool:
-        """Test whether a file can be opened without downloading all of it; of a local store, it always can.
-
-        Args:
-            index: the file.
-            by_blocks: whether it may be opened while the cache does not have it.
-        """
-        reads_blocks = by_blocks and self.options.verify != "full"
-        return not self.cache or reads_blocks or self.cache.holds(self.request(index))
-
     def _forget_parent(self) -> None:
         """Forget what belongs to the parent of a fork: threads that open files, and downloads that may end with it."""
         self.forget_ahead()
@@ -225,7 +216,7 @@ class SplitFiles(Generic[File]):
             self._forget_parent()
         self.check_downloads()
         indices = {index for index, _, _ in pieces}
-        if len(indices) > self._open_files.limit:
+        if len(indices) > self.open_files.limit:
             return {}  # each is opened and downloaded when it is copied
         for index in indices.difference(self.opened):
             _ = self[index]  # may have to close others: keep no reference to them
@@ -237,7 +228,7 @@ class SplitFiles(Generic[File]):
 
     def check_downloads(self) -> None:
         """Read the shards that are complete by now from their files, no longer block by block."""
-        for index, shard in list(self.opened.items()):
+        for index, shard in list(self.opened.items()) if len(self.bytes) < len(self.opened) else ():
             if shard.partial and shard.check_download() and index in self.opened:
                 shard.hold(is_used=index in self._in_use)
                 self.bytes[index] = shard.bytes
@@ -253,10 +244,10 @@ class SplitFiles(Generic[File]):
         """
         for index in indices:
             if index in self.opened:
-                self._open_files.use(self, index)
+                self.open_files.use(self, index)
         if self.cache:
             self._keep_in_cache(set(indices))
-        for index in indices[: self._open_files.limit if may_open else 0]:
+        for index in indices[: self.open_files.limit if may_open else 0]:
             if index not in self.opened and index not in self._ahead:
                 with suppress(StoreError, FormatError):
                     _ = self[index]
@@ -276,27 +267,33 @@ class SplitFiles(Generic[File]):
 
     def drop(self, index: int) -> None:
         """Forget a shard, so that its next use opens the file again."""
-        self._open_files.forget(self, index)
+        self.open_files.forget(self, index)
         self.bytes.pop(index, None)
         self.opened.pop(index, None)
         if (ahead := self._ahead.pop(index, None)) and self._pid == os.getpid():
             ahead.cancel()  # takes a lock, which a thread of the parent may have held at a fork
 
     def open_ahead(
-        self, indices: Iterable[int], pool: ThreadPoolExecutor, prepare: Callable[[int, File], object] | None = None
+        self, index: int, pool: ThreadPoolExecutor, prepare: Callable[[int, File], object] | None, *, by_blocks: bool
     ) -> None:
-        """Open files on the threads of a pool, as many as half of those that may stay open, and prepare them.
+        """Open a file on a thread of a pool, and prepare it, if half of the limit is not being opened already.
 
         Errors are raised when a file is used.
+
+        Args:
+            index: the file; if it is not open yet, and can be opened without downloading all of it.
+            pool: has the thread.
+            prepare: what to do with the open file.
+            by_blocks: whether it may be opened while the cache does not have it.
         """
-        for index in indices:
-            if not self._open_files.may_open_ahead():
-                return
-            if index not in self.opened and index not in self._ahead:
-                self._ahead[index] = pool.submit(self._open_and_hold, index, prepare)
-                if index in self.opened:  # since it was looked up
-                    self._ahead.pop(index, None)
-                self._open_files.use(self, index, ahead=index in self._ahead)
+        if index in self.opened or index in self._ahead or not self.open_files.may_open_ahead():
+            return
+        reads_blocks = by_blocks and self.options.verify != "full"
+        if not self.cache or reads_blocks or self.cache.holds(self.request(index)):
+            self._ahead[index] = pool.submit(self._open_and_hold, index, prepare)
+            if index in self.opened:  # since it was looked up
+                self._ahead.pop(index, None)
+            self.open_files.use(self, index, ahead=index in self._ahead)
 
     def _open_and_hold(self, index: int, prepare: Callable[[int, File], object] | None) -> File:
         file = self.open(index)

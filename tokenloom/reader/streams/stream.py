@@ -9,7 +9,7 @@ weight in one of them. So a state amends a mixture: what comes after its positio
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import ceil
 from typing import Annotated, Any, NamedTuple, TypeAlias, TypedDict, cast
@@ -173,7 +173,6 @@ class Stream:
         mixture: whose turn each position is; None for a dataset alone.
         format: the form of a batch.
         num_samples: in an epoch; None for a mixture, which has no epochs.
-        is_remote: whether a store is.
         opens_slowly: whether opening shards takes so long that it should begin ahead of need.
 
     Raises TypeError if the source is neither, ValueError if an argument is out of range or a dataset has no samples.
@@ -197,13 +196,12 @@ class Stream:
         self._splits, self._table = splits, SampleTable(splits)
         self._orders = Orders([member.order for member in self.members.values()])
         self._num_samples = np.array([member.order.num_samples for member in self.members.values()])
-        if self.mixture:
+        if self.mixture or splits[0].shards.open_files.limit < splits[0].shards.options.max_open_shards:
             _share_limits(splits)
         learn = next((data.format.learn for data in splits if data.format.learn is not None), None)
         self.format = replace(splits[0].format, learn=learn)
         self.num_samples = None if self.mixture else self.members[None].order.num_samples
-        self.is_remote = any(data.shards.cache is not None for data in splits)
-        self.opens_slowly = self.is_remote or any(data.plans_shards for data in splits)
+        self.opens_slowly = any(data.shards.cache is not None or data.plans_shards for data in splits)
 
     def describe(self) -> list[str]:
         """Describe what is read, in which order, as lines of text."""
@@ -239,17 +237,20 @@ class Stream:
         epochs[numbers[::-1]] = (own // self._num_samples[numbers])[::-1]  # where a number repeats, its first row wins
         return TokenWindow(self._splits, self._table, rows, num_rows, self.format, epochs)
 
-    def shards_of(self, positions: Int64s) -> Iterator[tuple[SplitSamples, list[int]]]:
-        """Yield the shards that hold the samples at (n,) positions, by dataset, in order of first need."""
+    def shards_of(self, positions: Int64s) -> list[tuple[SplitSamples, int]]:
+        """List the shards that hold the samples at (n,) positions, with their datasets, in order of first need.
+
+        In this order, members share by weight what is done ahead.
+        """
         numbers, own = self.turns(positions)
         firsts = np.zeros_like(self._num_samples)
         firsts[numbers[::-1]] = own[::-1]
         is_near = own < (firsts + self._num_samples)[numbers]  # later epochs have the same shards
         found = self._table.shards_of(self._orders.samples(numbers[is_near], own[is_near]))
         shards, first = np.unique(found, return_index=True)
-        in_order = shards[np.lexsort((first, self._table.splits[shards]))]
-        for number, indices in self._table.by_split(in_order):
-            yield self._splits[number], indices
+        in_order, table = shards[np.argsort(first)], self._table
+        splits = [self._splits[number] for number in table.splits[in_order].tolist()]
+        return [*zip(splits, table.shards[in_order].tolist(), strict=True)]
 
     def consumed(self, position: int) -> dict[str, Consumed]:
         """Count what is read of each member before a position, of a dataset alone by its own name."""
@@ -264,7 +265,10 @@ class Stream:
 
 
 def _share_limits(datasets: Sequence[SplitSamples]) -> None:
-    """Let the members of a mixture share one limit of open shards, and one of open masks, each the lowest of theirs."""
+    """Let the splits of a stream share one limit of open shards, and one of open masks, each the lowest of theirs.
+
+    A member of a mixture has its own limit again in a stream of its own.
+    """
     for kind in range(2):
         files = [data.files[kind] for data in datasets if kind < len(data.files)]
         limit = OpenFiles(min((each.options.max_open_shards for each in files), default=1))
