@@ -69,7 +69,8 @@ def slurm_cluster(folder: Path, cpus: int) -> Iterator[dict[str, str]]:
         wait_until((folder / "munge.socket").exists, 30, interval=0.05)
         stack.enter_context(_running([installed["slurmctld"], "-D"], folder, variables))
         stack.enter_context(_running([installed["slurmd"], "-D", "-N", "node"], folder, variables))
-        wait_until(lambda: _states(variables) == {"idle"}, 60, interval=0.2)
+        wait_until(lambda: _asked("sinfo --noheader --format=%t", variables) == "idle", 60, interval=0.2)
+        stack.callback(_cancel_all, variables)
         yield variables
 
 
@@ -98,13 +99,13 @@ def _running(command: list[str], folder: Path, variables: dict[str, str]) -> Ite
         process.wait(timeout=30)
 
 
-def _states(variables: dict[str, str]) -> set[str]:
-    """Return the states of the nodes; none while nobody answers."""
-    done = subprocess.run(
-        ["sinfo", "--noheader", "--format=%t"],
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return set(done.stdout.split())
+def _cancel_all(variables: dict[str, str]) -> None:
+    """End what still runs, which would outlive slurmd."""
+    _asked(f"scancel --user={getpass.getuser()}", variables)
+    wait_until(lambda: not _asked("squeue --noheader", variables), 60, interval=0.1)
+
+
+def _asked(command: str, variables: dict[str, str]) -> str:
+    """Return what a command of Slurm prints; nothing while nobody answers."""
+    environment = os.environ | variables
+    return subprocess.run(command.split(), env=environment, capture_output=True, text=True, check=False).stdout.strip()
