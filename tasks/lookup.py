@@ -238,10 +238,9 @@ class Lookups:
 
     def marks_of(self, document: Origin) -> tuple[str, dict[str, Any]]:
         """Return what drops a document of a row, "" if nothing, and its marks; {} if they are others now."""
-        if self._spec is None or self._tables.rules.marks is None:
-            return "", {}
         with suppress(InputError):
-            return explain(self._spec, self._tables, document)
+            if self._spec is not None and self._tables.rules.marks is not None:
+                return explain(self._spec, self._tables, document)
         return "", {}
 
     def _absent(self, content: str) -> Lookup:

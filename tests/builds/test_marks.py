@@ -183,13 +183,13 @@ GOOD = pa.table({"quality": [0, 1, 2, 3, 4, 5], "id": [f"id{i}" for i in range(6
         (GOOD.take([0, 2, 1, 3, 4, 5]), {}, "a.parquet, row 1: its id is 'id1', and the marks have 'id2'"),
         (GOOD.set_column(0, "quality", pa.array([0, 1, None, 3, 4, 5])), {}, "row 2: its mark 'quality' is null"),
         (GOOD.set_column(0, "quality", pa.array([0, 1, 2, 3, np.nan, 5])), {}, "row 4: its mark 'quality' is null"),
-        (GOOD, {"keep": "qualty >= 1"}, "no mark 'qualty'; check the name; its marks are: quality"),
+        (GOOD, {"keep": "qualty >= 1"}, "no mark 'qualty'; check it; its marks are: quality"),
         (GOOD, {"keep": "quality == 'x'"}, "can't compare"),
         (GOOD, {"keep": "not quality"}, "mark quality is int64, not boolean; correct to: quality > 0"),
         (
             GOOD,
             {"keep": None, "repeat": {"by": "score", "times": {1: 2}}},
-            "no mark 'score'; check the name; its marks are: quality",
+            "no mark 'score'; check it; its marks are: quality",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -272,7 +272,7 @@ def test_ids_are_read_from_json_lines_and_from_the_only_column_of_a_table(tmp_pa
         return spec.model_copy(update={"documents": type(spec.documents).model_validate(rules)})
 
     (tmp_path / "bad.jsonl").write_text('{"id": "id0", "attributes": {"seen": 1}}\n')
-    assert_refused(with_marks("bad.jsonl", "seen"), "bad.jsonl, line 1: no attributes")
+    assert_refused(with_marks("bad.jsonl", "seen"), "bad.jsonl, line 1: no id or attributes")
     remove = {"as": "remove"}
     assert build(with_marks("[12].jsonl", "seen < 1")).rows["kept"] == 4
     assert build(with_marks("[12].jsonl", "seen < 0.5")).rows["kept"] == 3

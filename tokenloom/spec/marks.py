@@ -10,11 +10,8 @@ from tokenloom.spec.base import Location, SpecModel, as_list
 from tokenloom.spec.syntax import is_table
 
 MAX_TIMES = 255
+_Text = Annotated[str, BeforeValidator(str)]
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
-
-
-def _keys_as_text(value: object) -> object:
-    return {str(key): item for key, item in value.items()} if isinstance(value, dict) else value
 
 
 class Marks(SpecModel):
@@ -60,9 +57,7 @@ class Repeat(SpecModel):
 
     model_config = ConfigDict(title="Repeat")
     by: _Name = Field(description="The mark whose value decides")
-    times: Annotated[
-        dict[str, Annotated[float, Field(ge=0, le=MAX_TIMES, strict=False)]], BeforeValidator(_keys_as_text)
-    ] = Field(
+    times: dict[_Text, Annotated[float, Field(ge=0, le=MAX_TIMES, strict=False)]] = Field(
         description="Copies of a document by the mark's value, such as `{4: 2.5, 5: 7}`; of 2.5, half of the documents "
         "get a third; other values: one"
     )

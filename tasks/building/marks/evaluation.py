@@ -90,8 +90,9 @@ class Verdict:
         where, known, source = self.copies > 0, self.marks.schema.names, self._documents.file.source
         for name in names:
             if name not in known and not any(name in names_of(marks) for marks in rules.marks if marks.as_ != REMOVE):
-                shown = ", ".join(known) or "none"
-                raise InputError(f"source {source}: no mark {name!r}; check the name; its marks are: {shown}")
+                raise InputError(
+                    f"source {source}: no mark {name!r}; check it; its marks are: {', '.join(known) or None}"
+                )
             where &= name in known and ~self._lacks.get(name, np.zeros(len(where), bool))
         for name in names if where.any() else ():
             bad = where & self.marks[name].is_null(nan_is_null=True).to_numpy(zero_copy_only=False)

@@ -151,8 +151,8 @@ def _contents(column: pa.Array) -> Digests:
     texts = column.cast(pa.large_string())
     is_hash = pc.match_substring_regex(texts, "^[0-9a-fA-F]{32}$").to_numpy(zero_copy_only=False)
     found = digests_of(content_hashes(*text_bytes(texts)))
-    hashes = "".join(texts.filter(pa.array(is_hash)).to_pylist())
-    found[is_hash] = np.frombuffer(bytes.fromhex(hashes), DIGEST_DTYPE)
+    hashes = texts.filter(pa.array(is_hash)).to_pylist()
+    found[is_hash] = np.frombuffer(bytes.fromhex("".join(hashes)), DIGEST_DTYPE)
     return found
 
 
@@ -170,8 +170,9 @@ def _json_lines(url: str, *, is_list: bool) -> pa.RecordBatch:
                 marks = {name: float(spans[0][2]) if spans else 0.0 for name, spans in found.items()}
                 rows.append(marks | {"id": str(value["id"])})
             except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-                what = f"no {'id' if is_list else 'attributes'}: {message_of(error)}"
-                raise InputError(f"{url}, line {number}: {what}; recreate the file") from error
+                raise InputError(
+                    f"{url}, line {number}: no id or attributes: {message_of(error)}; recreate it"
+                ) from error
     types = {name: pa.float64() for row in rows for name in row} | {"id": pa.large_string()}
     return pa.RecordBatch.from_pylist(rows, pa.schema(types))
 
@@ -243,8 +244,7 @@ def kept_by(batch: pa.RecordBatch, tree: Filter, url: str) -> NDArray[np.bool_]:
     """Return which of n rows of marks a filter keeps, (n,); raises InputError if it can't compare a column."""
     for part in comparisons_of(tree):
         check_comparable(batch.schema, part, url)
-        kind = pick(batch, part.column).type
-        if isinstance(getattr(part, "value", None), bool) and kind != pa.bool_():
+        if isinstance(getattr(part, "value", None), bool) and (kind := pick(batch, part.column).type) != pa.bool_():
             raise InputError(f"{url}: mark {part.column} is {kind}, not boolean; correct to: {part.column} > 0")
     return kept_rows(batch, tree)
 

@@ -146,9 +146,8 @@ def _print_plan(out: Output, planned: BuildPlan, value: Json) -> None:
     out.line(planned.choice.line(planned.reference.backend))
     if value["chat"]:
         _print_chat(out, value["chat"])
-    if value["kept_by_marks"]:
-        kept, total = value["kept_by_marks"]
-        out.line(f"keep keeps {kept:,} of {counted(total, 'row')} of marks ({percent(kept / max(1, total))})")
+    if kept := value["kept_by_marks"]:
+        out.line(f"keep keeps {kept[0]:,} of {counted(kept[1], 'row')} of marks ({percent(kept[0] / max(1, kept[1]))})")
     elif planned.spec.documents.keep:
         out.line("keep reads marks of several files: what it keeps is known once it is built")
     if value["checks"]:

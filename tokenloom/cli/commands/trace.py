@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -112,13 +111,11 @@ def _add_marks(samples: list[TracedSample], reference: str) -> None:
     from tokenloom.storage.versions.document_tables import VersionTables
     from tokenloom.tasks.lookup import Lookups
 
-    @cache
-    def lookups_of(name: str) -> Lookups:
-        return Lookups(VersionTables(*resolve(parse_reference(name))), None)
-
+    names = {sample.get("dataset", reference) for sample in samples}
+    lookups = {name: Lookups(VersionTables(*resolve(parse_reference(name))), None) for name in names}
     for sample in samples:
         for document in sample["documents"]:
-            if marks := lookups_of(sample.get("dataset", reference)).marks_of(document)[1]:
+            if marks := lookups[sample.get("dataset", reference)].marks_of(document)[1]:
                 document["marks"] = marks
 
 
