@@ -21,6 +21,6 @@ def every(step: int, cases: Iterable[T]) -> list[T]:
     return list(cases)[:: 1 if FULL else step]
 
 
-def count(reduced: int, full: int) -> int:
+def count(reduced: T, full: T) -> T:
     """Return how often a test repeats: `full` with TOKENLOOM_FULL=1, else `reduced`."""
     return full if FULL else reduced

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders.datasets import build, listed_files, make_spec, write_jsonl
 from tests.builders.observing import messages_of_builds
+from tests.counts import count
 from tests.servers.web_server import web_server
 from tokenloom.errors import InputError, StoreError, WorkerLost, WorkError
 from tokenloom.spec.build_spec import BuildSpec
@@ -17,6 +19,7 @@ from tokenloom.storage import stores
 from tokenloom.storage.stores import remote_calls
 from tokenloom.tasks.running.steps import Job, Share, batches_of, should_retry
 from tokenloom.tasks.running.workers import WorkerPool
+from tokenloom.tasks.sizes import MAX_SMALL_TASKS, MAX_TASKS
 
 
 class _Answer(Exception):
@@ -125,13 +128,24 @@ def test_a_wrong_endpoint_ends_a_build_after_the_tries_of_one_request(
     assert messages == []  # no task was retried
 
 
-@pytest.mark.parametrize("num_jobs", [1, 400, 401, 2000])
-@pytest.mark.parametrize("num_workers", [0, 512])
-@pytest.mark.parametrize("weight", [0, 3])
-def test_a_step_has_at_most_max_tasks_tasks(num_jobs: int, num_workers: int, weight: int) -> None:
-    batches = batches_of([Job("", i, weight) for i in range(num_jobs)], num_workers, 1, 400)
+@settings(max_examples=count(25, 1000), deadline=None)
+@given(
+    st.integers(1, 100_000),
+    st.lists(st.integers(0, 10**12), min_size=1, max_size=100),
+    st.integers(0, 512),
+    st.integers(1, 10**15),
+    st.sampled_from([MAX_SMALL_TASKS, MAX_TASKS]),
+)
+def test_batches_have_each_job_in_order_are_few_and_enough_for_all_workers(
+    num_jobs: int, weights: list[int], num_workers: int, task_weight: int, most: int
+) -> None:
+    jobs = [Job("", i, weight) for i, weight in zip(range(num_jobs), cycle(weights), strict=False)]
+    batches = batches_of(jobs, num_workers, task_weight, most)
     assert [job for batch in batches for job in batch.jobs] == list(range(num_jobs))
-    assert len(batches) <= max(400, 4 * num_workers)
+    assert all(batch.jobs for batch in batches)
+    assert len(batches) <= max(most, 4 * num_workers)
+    if len(set(weights)) == 1:
+        assert len(batches) >= min(num_jobs, 2 * num_workers)
 
 
 @given(st.lists(st.integers(0, 10**12), max_size=200), st.integers(1, 300))
