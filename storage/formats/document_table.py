@@ -7,7 +7,7 @@ content is searched.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from typing import NamedTuple, NotRequired, TypedDict
@@ -149,7 +149,6 @@ class DocumentTable:
                 raise pa.ArrowInvalid("its columns are not those of a document table")
         if self._reader.num_record_batches != -(-num_rows // BATCH_ROWS):
             raise self._not_of_its_shard()
-        self._batch = lru_cache(2)(self._read_batch)
 
     def batches(self) -> Iterator[DocumentColumns]:
         """Yield all rows in order, up to 65,536 at a time."""
@@ -192,6 +191,10 @@ class DocumentTable:
     def _keys(self) -> pa.ipc.RecordBatchFileReader:
         with _naming_damage(self.place):
             return pa.ipc.open_file(self._file, options=pa.ipc.IpcReadOptions(included_fields=[_KEY]))
+
+    @cached_property
+    def _batch(self) -> Callable[[int], DocumentColumns]:  # refers to the table, which only a collection frees then
+        return lru_cache(2)(self._read_batch)
 
     def _batch_keys(self, index: int) -> UInt64s:
         return _values(self._checked_batch(self._keys, index), "key")
