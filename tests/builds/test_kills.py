@@ -41,7 +41,7 @@ def _print_table(title: str, kills: Counter[tuple[str, str]]) -> None:
     """Print kills by step (rows) and by what was killed (columns) at the end of the test run."""
     columns = sorted({column for _, column in kills})
     SUMMARY.append(f"{title}\n  " + "step".ljust(9) + "".join(f"{name:>12}" for name in columns))
-    for step in [*STEPS, "mark", "done"]:
+    for step in [*STEPS, "mark", "merge", "done"]:
         cells = [kills[step, column] for column in columns]
         if step in STEPS or any(cells):
             SUMMARY.append("  " + step.ljust(9) + "".join(f"{cell:>12}" for cell in cells))
@@ -81,7 +81,7 @@ def test_build_killed_before_any_operation_resumes_to_the_same_bytes(tmp_path: P
         f"kill {n} ({k['step']}, {k['operation']}): {k['problem']}" for n, k in enumerate(kills) if k["problem"]
     ]
     assert problems == []
-    assert {kill["step"] for kill in kills} == {*STEPS, "mark"}
+    assert {kill["step"] for kill in kills} == {*STEPS, "mark", "merge"}
     operations = {kill["operation"] for kill in kills}
     assert operations == {"start", "create", "write", "torn write", "fsync", "replace", "link", "mkdir", "unlink"}
 

@@ -31,6 +31,7 @@ from tests.builders import datasets
 from tests.counts import FULL
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores import local_files
+from tokenloom.tasks import sizes
 from tokenloom.tasks.running import progress
 
 _IMPORTED_LATE = (  # by the steps, when needed: a fork would do it each time
@@ -170,6 +171,7 @@ def kill_before_every_operation(folder: Path) -> None:
 
     Prints {"step", "operation", "problem"} for each n; `problem` is None where all is well.
     """
+    sizes.MAX_FAN_IN = 4  # so that it merges runs
     spec, expected, operations = undisturbed(folder)
     for at in range(len(operations)) if FULL else chosen(operations):
         step, operation = operations[at]
