@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from tokenloom.tasks.building.documents import prove_slice
 from tokenloom.tasks.building.plan import BuildPlan
 from tokenloom.tasks.building.publish import BuildResult
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.steps import Job, Runner, Share, open_workers
+from tokenloom.tasks.running.steps import Job, Share, open_workers
 from tokenloom.tasks.running.workers import chosen_num_workers
 from tokenloom.tokenizers import load_job_tokenizer
 from tokenloom.tokenizers.fast.proofs import keep_proof
@@ -42,7 +41,8 @@ def share_from_spec(spec: BuildSpec, share: Share) -> dict[str, Any]:
     check_direct(spec, "build without --share")
     if spec.limit is not None:
         raise SpecError("limit: a try-out has no shares; build it without --share")
-    with _building(spec, chosen_num_workers(spec.runner.workers)) as runner:
+    with open_workers(chosen_num_workers(spec.runner.workers)) as runner:
+        runner.preload(partial(preload_build, spec.tokenizer.model_dump()))
         return run_share(spec, runner, share)
 
 
@@ -65,15 +65,9 @@ def build_directly(spec: BuildSpec, num_workers: int) -> BuildResult:
         spec: with absolute paths.
         num_workers: worker processes; with 0 this process does all the work.
     """
-    with _building(spec, num_workers) as runner:
-        return run_build(spec, runner)
-
-
-@contextmanager
-def _building(spec: BuildSpec, num_workers: int) -> Iterator[Runner]:
     with open_workers(num_workers) as runner:
         runner.preload(partial(preload_build, spec.tokenizer.model_dump()))
-        yield runner
+        return run_build(spec, runner)
 
 
 def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimate | None]:
