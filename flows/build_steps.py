@@ -19,7 +19,14 @@ from tokenloom.errors import BadRow, EncoderMismatch, InputError, TokenloomError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.versions.published import report_path
 from tokenloom.storage.work.plans import WritePlan, building
-from tokenloom.storage.work.records import Assignment, ShardRecord, find_partition_records
+from tokenloom.storage.work.records import (
+    Assignment,
+    ShardRecord,
+    damaged,
+    find_partition_records,
+    find_work_records,
+    shard_record_path,
+)
 from tokenloom.tasks.building.assign import assign_shards
 from tokenloom.tasks.building.check import RUN_DOCUMENTS, compare_documents
 from tokenloom.tasks.building.documents import preload_encoder
@@ -270,7 +277,12 @@ def _shuffle(
     jobs = [Job(shard.name, i, shard.num_tokens) for i, shard in enumerate(assignment.shards)]
     own = share.of(jobs)
     with _step("shuffle", seconds, sum(job.weight for job in own), "shards", len(own)):
-        return runner.each("shuffle", partial(shuffle_shard, plan.build, assignment.token), own)
+        runner.each("shuffle", partial(shuffle_shard, plan.build, assignment.token), own)
+        paths = [shard_record_path(plan.build.version, job.label) for job in own]
+        records = find_work_records(plan.build.store, paths, ShardRecord)
+        if lost := set(paths).difference(records):
+            raise damaged(plan.build.store, min(lost))
+        return list(records.values())
 
 
 @contextmanager

@@ -38,8 +38,10 @@ from tokenloom.tasks.running import progress
 from tokenloom.tasks.sizes import num_pieces
 
 
-def shuffle_shard(build: Build, token: str, position: int) -> ShardRecord:
+def shuffle_shard(build: Build, token: str, position: int) -> int:
     """Make the shard at a position of the assignment, and its document table, unless an earlier process has.
+
+    Its record is in the store then; its tokens are returned.
 
     Args:
         build: the build.
@@ -54,11 +56,11 @@ def shuffle_shard(build: Build, token: str, position: int) -> ShardRecord:
     shard = work.assignment.shards[position]
     if record := _finished_shard(build, shard, work.assignment.encoders):
         progress.report(progress.Reused(1, record.tokens + record.left_tokens))
-        return record
+        return record.tokens
     progress.report(progress.Working(f"writing shard {shard.name}"))
     record = _write_shard(build, work, shard)
     write_work_record(build.store, shard_record_path(build.version, shard.name), record)  # last: its files are there
-    return record
+    return record.tokens
 
 
 def num_unmade(build: Build, assignment: Assignment) -> int:

@@ -85,8 +85,8 @@ class _SpillWriter:
         self.spills.append(write_spill(*place, documents, len(self._build.rules.shares), self._info))
 
 
-def tokenize_partition(build: Build, part: Partition, limit: int | None = None) -> PartitionRecord:
-    """Encode one partition into spills and return its record; with a limit, only its first documents.
+def tokenize_partition(build: Build, part: Partition, limit: int | None = None) -> int:
+    """Encode one partition into spills with a record; with a limit, only its first documents. Return their number.
 
     Raises:
         InputError: a row is bad (the message names file and row group or byte), or the file has changed since the build
@@ -105,7 +105,7 @@ def tokenize_partition(build: Build, part: Partition, limit: int | None = None) 
             raise
         check_unchanged(part.file)  # the record vouches for the fingerprint, so the bytes read must be its bytes
     write_work_record(build.store, partition_record_path(part.spill_name), record)  # last: it vouches for the spills
-    return record
+    return record.encoded.documents
 
 
 def _encode_partition(build: Build, part: Partition, limit: int | None, tokenizer: Tokenizer) -> PartitionRecord:
@@ -167,10 +167,8 @@ def tokenize_tryout(build: Build, parts: Sequence[Partition]) -> list[tuple[str,
         limited = replace(part, spill_name=f"{part.spill_name}-{left}")
         record = find_partition_records(build.store, [limited.spill_name]).get(limited.spill_name)
         is_cached = record is not None and may_reuse(record, build.definition)
-        if record is None or not is_cached:
-            record = tokenize_partition(build, limited, left)
+        left -= record.encoded.documents if record and is_cached else tokenize_partition(build, limited, left)
         spills.append((limited.spill_name, is_cached))
-        left -= sum(sum(spill.documents) for spill in record.spills)
         if left == 0:
             break
     return spills

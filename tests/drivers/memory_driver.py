@@ -26,6 +26,7 @@ from tokenloom.errors import TokenloomError
 from tokenloom.storage.formats.manifest import TokenizerEntry
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.work.fingerprints import stamp
+from tokenloom.storage.work.records import find_partition_records
 from tokenloom.tasks.building.inputs import InputFile
 from tokenloom.tasks.building.plan import Build, Partition
 from tokenloom.tasks.building.tokenization import tokenize_partition
@@ -99,7 +100,9 @@ def encode(case: Mapping[str, Any]) -> dict[str, int]:
     build = Build(LocalStore(case["store"]), "data", "", entry, tokenizer, rules)
     totals = {"read": 0, "filtered": 0, "spills": 0, "documents": 0}
     for i, part in enumerate(make_reader(options).partitions(url)):
-        record = tokenize_partition(build, Partition(**vars(part), input_index=0, spill_name=f"part{i}", file=file))
+        name = f"part{i}"
+        tokenize_partition(build, Partition(**vars(part), input_index=0, spill_name=name, file=file))
+        record = find_partition_records(build.store, [name])[name]
         totals["read"] += record.encoded.rows
         totals["filtered"] += record.encoded.filtered
         totals["spills"] += len(record.spills)

@@ -142,7 +142,7 @@ def test_a_spec_against_the_rules_ends_the_run_with_the_words_of_the_command_lin
     assert "shares must add up to 1, not 0.5" in failed["message"] and "\n" not in failed["message"]
 
 
-def _kill_first_worker(build: Build, part: Partition) -> Any:
+def _kill_first_worker(build: Build, part: Partition) -> int:
     """Kill this worker process if it is the first that encodes into the store, else encode."""
     try:
         Path(build.store.root).with_name("killed").touch(exist_ok=False)

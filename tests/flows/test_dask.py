@@ -23,7 +23,6 @@ from tests.servers.s3_server import BUCKET, sent_through, upload
 from tokenloom.errors import InputError, TokenloomError
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec.build_spec import BuildSpec
-from tokenloom.storage.work.records import PartitionRecord
 from tokenloom.tasks.building.plan import Build, Partition
 from tokenloom.tasks.building.tokenization import tokenize_partition
 from tokenloom.tasks.running import progress
@@ -134,7 +133,7 @@ def test_an_address_without_a_cluster_is_named(tmp_path: Path) -> None:
         build_dataset(spec)
 
 
-def _kill_worker_once(build: Build, part: Partition) -> PartitionRecord:
+def _kill_worker_once(build: Build, part: Partition) -> int:
     """Encode, but kill this worker of the cluster the first time."""
     try:
         Path(os.environ["TOKENLOOM_TEST_KILLED"]).touch(exist_ok=False)

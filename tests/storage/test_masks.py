@@ -25,6 +25,8 @@ from tokenloom.storage.work.records import (
     ShardRange,
     ShardRecord,
     SpillEntry,
+    find_work_records,
+    shard_record_path,
     write_assignment,
 )
 from tokenloom.storage.work.spill import SpillDocuments, write_spill
@@ -99,7 +101,9 @@ def shuffle(
     tokenizer = TokenizerEntry(kind="byte", name="bytes", fingerprint="0" * 64, vocab_size=500, eot_id=EOT)
     rules = RowRules(0, None, 2**20, "fail", None, deduplicate, 0, [("train", 1.0)])
     build = Build(store, "data", VERSION, tokenizer, {}, rules, has_classes=has_classes)
-    return store, shuffle_shard(build, token, 0)
+    shuffle_shard(build, token, 0)
+    (record,) = find_work_records(store, [shard_record_path(VERSION, shard.name)], ShardRecord).values()
+    return store, record
 
 
 @PROPERTY

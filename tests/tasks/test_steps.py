@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,10 +16,11 @@ from tests.builders.observing import messages_of_builds
 from tests.counts import count
 from tests.servers.web_server import web_server
 from tokenloom.errors import InputError, StoreError, WorkerLost, WorkError
+from tokenloom.flows.build_steps import run_build
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage import stores
 from tokenloom.storage.stores import remote_calls
-from tokenloom.tasks.running.steps import Job, Share, batches_of, should_retry
+from tokenloom.tasks.running.steps import Batch, Job, Share, Step, batches_of, open_workers, should_retry
 from tokenloom.tasks.running.workers import WorkerPool
 from tokenloom.tasks.sizes import MAX_SMALL_TASKS, MAX_TASKS
 
@@ -78,6 +81,26 @@ def test_an_error_from_a_worker_process_stays_transient_or_permanent(cause: Base
 
 def _spec(folder: Path, url: str, store: str) -> BuildSpec:
     return make_spec(folder / store, [{"kind": "jsonl", "path": f"{url}/a.jsonl"}])
+
+
+def test_what_grows_with_a_build_is_read_from_the_store_not_returned_by_its_tasks(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", [f"document {i}" for i in range(100)])
+    spec = make_spec(tmp_path / "store", [{"kind": "jsonl", "path": str(tmp_path / "a.jsonl")}], shard_tokens=500)
+    results: dict[str, list[Any]] = {}
+
+    def run(name: str, step: Step, batches: list[Batch]) -> list[list[Any]]:
+        results[name] = runner.run(name, step, batches)
+        if name == "shuffle":
+            for record in tmp_path.glob("store/data/work/builds/*/train-000001*"):
+                record.unlink()
+        return results[name]
+
+    with open_workers(0) as runner, pytest.raises(WorkError, match=r"train-000001.*; run the same command again"):
+        run_build(spec, replace(runner, run=run))
+    assert all(
+        isinstance(number, int) for name in ("tokenize", "shuffle") for batch in results[name] for number in batch
+    )
+    assert build(spec).num_encoded == 0
 
 
 @pytest.mark.slow
