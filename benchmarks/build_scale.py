@@ -55,7 +55,6 @@ def fill_page_cache(file: Path) -> None:
         sparse.truncate(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
         while sparse.read(4 << 20):
             pass
-    file.unlink()
 
 
 @dataclass
@@ -103,7 +102,7 @@ class Scale:
         """Make the page cache what it is on a machine that has run for a while."""
         os.sync()
         if not self.arguments.keep_cache:
-            fill_page_cache(self.folder / "page-cache")
+            fill_page_cache(self.folder.parent / "page-cache")
 
     def encoded(self) -> dict[str, int]:
         """Return when each partition that is encoded was, by the name of its record."""
