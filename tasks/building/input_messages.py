@@ -12,6 +12,7 @@ from tokenloom.spec.syntax import escaped
 from tokenloom.storage.formats.arrays import token_dtype
 from tokenloom.storage.stores import is_object
 from tokenloom.tasks.building.inputs import HIDDEN, InputFile, LeftOut
+from tokenloom.tasks.sizes import runs_of
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.files import is_local
 from tokenloom.tasks.sources.listing import match
@@ -67,7 +68,8 @@ def disk_messages(plan: BuildPlan) -> list[str]:
     """
     build = plan.build
     free, width = build.store.free_bytes(), token_dtype(build.tokenizer.vocab_size).itemsize + build.has_classes
-    usual = sum(part.num_bytes for part in (*plan.missing, *plan.partitions)) * width // _TOKEN_CHARS
+    runs = plan.partitions if runs_of(len(plan.partitions)) else []
+    usual = sum(part.num_bytes for part in (*plan.missing, *runs, *plan.partitions)) * width // _TOKEN_CHARS
     if free is None or plan.spec.limit is not None or usual <= free:
         return []
     return [

@@ -29,6 +29,7 @@ from tokenloom.errors import GateFailed, InputError, SpecError
 from tokenloom.flows.build_dataset import build_dataset
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.loading import load_spec
+from tokenloom.tasks import sizes
 from tokenloom.tasks.building.plan import Build, Partition
 from tokenloom.tasks.building.tokenization import tokenize_partition
 
@@ -62,9 +63,14 @@ def _task_runs() -> tuple[Any, list[TaskRun]]:
 
 @pytest.mark.usefixtures("prefect_server")
 @pytest.mark.parametrize("workers", [0, 2, pytest.param(1, marks=full_only), pytest.param(4, marks=full_only)])
-def test_the_flow_publishes_the_same_version_as_a_direct_build(tmp_path: Path, workers: int) -> None:
+def test_the_flow_publishes_the_same_version_as_a_direct_build(
+    tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = _spec(tmp_path, shard_tokens=3000, dataset=f"same-{workers}")
-    result = build_dataset(spec.with_workers(workers))
+    with monkeypatch.context() as patch:
+        patch.setattr(sizes, "MAX_FAN_IN", 1)  # so that it merges runs
+        result = build_dataset(spec.with_workers(workers))
+    assert any(path.name.endswith("-0.000.spill") for path in (tmp_path / "store").rglob("*.spill"))
     assert result["published"] is True
     assert sum(split["documents"] for split in result["splits"].values()) == 300
     direct = spec.model_copy(update={"store": str(tmp_path / "direct")})
