@@ -49,7 +49,7 @@ from tokenloom.tasks.building.validate import check_jobs, refuse_differences, re
 from tokenloom.tasks.building.version_facts import VersionFacts
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import ALL, Job, Runner, Share
-from tokenloom.tasks.sizes import MAX_SMALL_TASKS
+from tokenloom.tasks.sizes import MAX_SMALL_TASKS, MAX_SPILLS
 from tokenloom.tokenizers.fast.proofs import choose
 
 if TYPE_CHECKING:
@@ -158,6 +158,11 @@ def _cut(plan: BuildPlan, runner: Runner, write_plan: WritePlan) -> BuildPlan:
         runner.preload(partial(preload_encoder, definition))
         choose(plan.reference, definition)  # the workers' server needs as long; it keeps the parts for later
     plan = cut_inputs(plan, runner)
+    if (count := len(plan.distinct)) > MAX_SPILLS and not plan.spec.anyway:
+        raise InputError(
+            f"{count:,} partitions; above {MAX_SPILLS:,} a build takes a billion requests or more: raise "
+            "partition_bytes or join small files, and see `tokenloom plan`; or build --anyway"
+        )
     write_plan({part.spill_name for part in plan.partitions})
     progress.warn(disk_messages(plan))
     if plan.missing and plan.choice.next_step:

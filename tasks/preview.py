@@ -8,10 +8,11 @@ and what is learned.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -19,18 +20,21 @@ from numpy.typing import NDArray
 
 from tokenloom.errors import StoreError
 from tokenloom.storage.formats.arrays import token_dtype
-from tokenloom.storage.formats.document_table import SCHEMA
 from tokenloom.storage.formats.statistics import ChatCounts, DocumentCounts
+from tokenloom.storage.stores import is_object
 from tokenloom.storage.work.records import PartitionRecord, SpillCounts, find_partition_records
 from tokenloom.storage.work.spill import TABLE_DTYPE
 from tokenloom.tasks.building.assign import check_documents_found, cut_split
 from tokenloom.tasks.building.documents import document_encoder, load_for_measuring
 from tokenloom.tasks.building.plan import Build, BuildPlan, Partition, partitions_by_source
-from tokenloom.tasks.building.tokenization import read_documents
+from tokenloom.tasks.building.tokenization import HELD_BYTES, read_documents
 from tokenloom.tasks.quarantine import PartitionTally
+from tokenloom.tasks.requests import COLUMNS, ROW_BYTES, Volume, requests_of
 from tokenloom.tasks.rules import IDS, keep_documents
 from tokenloom.tasks.running.memory import each_bounded
+from tokenloom.tasks.sizes import PIECES_HELD, piece_bytes, runs_of
 from tokenloom.tasks.sources import make_reader
+from tokenloom.tasks.sources.base import BATCH_BYTES
 from tokenloom.tasks.sources.files import following_position
 from tokenloom.tasks.sources.reader import naming_source, with_line
 from tokenloom.tokenizers import Tokenizer
@@ -43,8 +47,9 @@ READ_BYTES = 16_000_000  # a probe reads about so much text; what readers read a
 _ENCODE_BYTES = 1_000_000
 _PROBE_SECONDS = 3.0  # a slow transform ends the probe earlier: a short one is good enough
 _OTHER_STEPS = 1.15  # all steps take this multiple of the time of encoding (docs/project/notebook/index.md)
+_WORKER_BYTES = 400_000_000  # of a worker without documents
+_MIN_READ_BYTES, _MAX_PARTITION_BYTES = 2**17, 2_000_000_000
 _SPILL_DOCUMENT_BYTES = TABLE_DTYPE.itemsize
-_SHARD_DOCUMENT_BYTES = 8 + sum(field.type.bit_width // 8 for field in SCHEMA)
 Amounts = NDArray[np.float64]  # (2,) a number of documents, and of their tokens
 
 
@@ -77,6 +82,7 @@ class Estimate:
     num_tokens: int
     num_documents: int
     num_shards: int
+    num_spills: int
     spill_bytes: int
     shard_bytes: int
     seconds: float
@@ -144,7 +150,7 @@ def estimate_build(plan: BuildPlan, samples: Sequence[tuple[Partition, Partition
 
     Raises InputError if these cover all rows and hold no document, or no row with a key that the build needs.
     """
-    total, new, seconds, missing = np.zeros(2), np.zeros(2), 0.0, set(plan.missing)
+    total, new, seconds, num_spills, missing = np.zeros(2), np.zeros(2), 0.0, 0, set(plan.missing)
     records = find_partition_records(plan.build.store, plan.cached)
     check_documents_found(plan, records | {part.spill_name: sample.record for part, sample in samples if sample.record})
     for parts in partitions_by_source(plan):
@@ -153,18 +159,23 @@ def estimate_build(plan: BuildPlan, samples: Sequence[tuple[Partition, Partition
         for part in parts:
             if part.spill_name in plan.cached:
                 total += _recorded(records.get(part.spill_name))
+                num_spills += len(records[part.spill_name].spills) if part.spill_name in records else 0
                 continue
             total += amounts * text_bytes * part.num_bytes
+            # A spill ends with the batch of texts that fills it.
+            num_spills += -int(-text_bytes * part.num_bytes // (plan.spec.partition_bytes + BATCH_BYTES // 2))
             if part in missing:  # a file under two names is encoded once
                 new += amounts * text_bytes * part.num_bytes
                 seconds += text_seconds * text_bytes * part.num_bytes
     token_bytes = token_dtype(plan.build.tokenizer.vocab_size).itemsize + plan.build.has_classes
+    new += total * bool(runs_of(num_spills))  # runs have all documents of the spills again
     return Estimate(
         num_tokens=round(total[1]),
         num_documents=round(total[0]),
         num_shards=_num_shards(plan, round(total[1])),
+        num_spills=num_spills,
         spill_bytes=round(float(np.dot(new, (_SPILL_DOCUMENT_BYTES, token_bytes)))),
-        shard_bytes=0 if plan.published else round(float(np.dot(total, (_SHARD_DOCUMENT_BYTES, token_bytes)))),
+        shard_bytes=0 if plan.published else round(float(np.dot(total, (ROW_BYTES, token_bytes)))),
         seconds=seconds * _OTHER_STEPS / max(1, min(num_workers, len(plan.missing))),
         sampled_bytes=sum(sample.text_bytes for _, sample in samples),
     )
@@ -194,6 +205,61 @@ def _num_shards(plan: BuildPlan, num_tokens: int) -> int:
     shares = enumerate(plan.spec.split_shares())
     totals = [(name, i, DocumentCounts(documents=0, tokens=int(share * num_tokens))) for i, (name, share) in shares]
     return sum(len(cut_split(name, i, total, plan.spec.shard_tokens)) for name, i, total in totals)
+
+
+def volume_of(plan: BuildPlan, estimate: Estimate, num_workers: int) -> Volume:
+    """Return what a build of the plan reads and makes, with so many workers of this machine, to count its requests."""
+    build, spec, inputs = plan.build, plan.spec, plan.inputs
+    read = len(inputs), sum(file.num_bytes for file in inputs), any(is_object(file.url) for file in inputs)
+    made = max(1, estimate.num_spills), max(1, estimate.num_documents), max(1, estimate.num_tokens)
+    widths = (token_dtype(build.tokenizer.vocab_size).itemsize, *[1] * build.has_classes)
+    splits = tuple(share for _, share in spec.split_shares())
+    how = spec.shard_tokens, max(1, num_workers), build.memory
+    return Volume(*read, len(plan.partitions), *made, widths, build.has_ids, splits, *how)
+
+
+def costs_of(plan: BuildPlan, volume: Volume, hours: float, price: Mapping[str, float] | None) -> dict[str, Any]:
+    """Return the JSON object of what a build costs: requests, bytes, memory, time, and dollars if prices are given.
+
+    Args:
+        plan: with its partitions.
+        volume: that of the plan.
+        hours: that it takes on this machine.
+        price: dollars for a million reads ("get"), a million writes ("put"), and an hour of this machine ("hour").
+    """
+    costs, shapes = requests_of(volume), [volume.shape(share) for share in volume.splits]
+    reads, writes, bytes_read, bytes_written = np.sum(list(costs.values()), axis=0)
+    piece = PIECES_HELD * piece_bytes(volume.num_runs or volume.num_spills, volume.memory)
+    amounts = {"get": reads / 1e6, "put": writes / 1e6, "hour": hours}
+    return {
+        "requests": round(reads + writes),
+        "steps": {step: dict(zip(COLUMNS, map(round, cost), strict=True)) for step, cost in costs.items()},
+        "spills": volume.num_spills,
+        "runs": volume.num_runs,
+        "pieces": sum(pieces + volume.num_runs * parts for _, pieces, parts in shapes),
+        "mean_read_bytes": round(bytes_read / reads),
+        "bytes_moved": round(bytes_read + bytes_written),
+        "worker_bytes": _WORKER_BYTES + max(2 * min(HELD_BYTES, plan.spec.partition_bytes), piece),
+        "machine_hours": round(hours, 4),
+        "price": round(sum(price[name] * amount for name, amount in amounts.items()), 2) if price else None,
+        "proposed": proposed_sizes(plan, volume),
+    }
+
+
+def proposed_sizes(plan: BuildPlan, volume: Volume) -> dict[str, int]:
+    """Return a larger partition_bytes, and shard_tokens if need be, with which the shuffle wants 128 KiB a read.
+
+    Returns {} if it does so as it is, or if no size helps, as where all files are small.
+    """
+    counts, now = Counter(part.input_index for part in plan.partitions).values(), plan.spec.partition_bytes
+    sizes = [size for size in (1, 2, 4, 8, 16, 32) if size == 1 or now * size <= _MAX_PARTITION_BYTES]
+    for tokens, size in product((1, 2, 4, 8, 16), sizes):
+        spills = max(sum(-(-count // size) for count in counts), volume.num_spills // size)
+        changed = volume._replace(num_spills=spills, shard_tokens=tokens * volume.shard_tokens)
+        if changed.spill_bytes >= _MIN_READ_BYTES * requests_of(changed)["shuffle"][0]:
+            found = {"partition_bytes": now * size, "shard_tokens": changed.shard_tokens}
+            return {name: value for name, value in found.items() if value != getattr(plan.spec, name)}
+    return {}
 
 
 def check_disk(plan: BuildPlan, estimate: Estimate) -> None:

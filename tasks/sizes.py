@@ -12,7 +12,7 @@ from math import isqrt
 MAX_FAN_IN = 1024  # files that a shard reads, and spills of a run
 MAX_SPILLS = MAX_FAN_IN**2
 MEMORY = 2_000_000_000  # bytes of documents that a worker holds, by default
-_PIECES_HELD = 4  # at the peak, a worker holds less than these times the bytes of a piece
+PIECES_HELD = 4  # at the peak, a worker holds less than these times the bytes of a piece
 _MIN_PIECE_BYTES = 2**25  # small pieces use the same memory again
 _FILE_PIECE_BYTES = 2**20  # of each file; a read of a piece has a block more, and each needs one for its table
 PIECE_DOCUMENTS = 1_000_000  # with the default memory, without ids
@@ -40,7 +40,7 @@ def piece_bytes(num_files: int, memory: int = MEMORY) -> int:
         num_files: the files that it is read from.
         memory: bytes of documents that a worker may hold.
     """
-    return max(_MIN_PIECE_BYTES, min(num_files * _FILE_PIECE_BYTES, memory // _PIECES_HELD))
+    return max(_MIN_PIECE_BYTES, min(num_files * _FILE_PIECE_BYTES, memory // PIECES_HELD))
 
 
 def num_pieces(num_bytes: int, num_documents: int, num_files: int, has_ids: bool, memory: int = MEMORY) -> int:

@@ -286,7 +286,7 @@ def _options() -> Iterator[tuple[type[SpecModel], str]]:
 _SOURCES, _TOKENIZERS = (
     [kind for kind in get_args(get_args(union)[0]) if issubclass(kind, SpecModel)] for union in (Source, Tokenizer)
 )
-_UNNAMED = {"kind", "partition_bytes", "report", "runner", "backend"}  # a kind is always given; others decide no byte
+_UNNAMED = {"kind", "partition_bytes", "anyway", "report", "runner", "backend"}  # they decide no byte
 
 
 @pytest.mark.parametrize(("model", "option"), list(_options()))

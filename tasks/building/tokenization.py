@@ -38,7 +38,7 @@ from tokenloom.tokenizers.base import text_bytes
 from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
 
 SPILL_TEXT_BYTES = 64_000_000
-_HELD_BYTES = 1_500_000_000  # of ids and keys in memory, of which a spill that is written takes as much again
+HELD_BYTES = 1_500_000_000  # of ids and keys in memory, of which a spill that is written takes as much again
 
 
 class _SpillWriter:
@@ -71,8 +71,8 @@ class _SpillWriter:
         progress.report(progress.Advanced(num_bytes=num_bytes, done=done, **counts))
 
     def flush(self, min_bytes: int = 0) -> None:
-        """Write the documents as a spill if there are any, with at least `min_bytes` of text or _HELD_BYTES."""
-        if not self._pending or (self._num_bytes < min_bytes and self._held_bytes < _HELD_BYTES):
+        """Write the documents as a spill if there are any, with at least `min_bytes` of text or HELD_BYTES."""
+        if not self._pending or (self._num_bytes < min_bytes and self._held_bytes < HELD_BYTES):
             return
         first, *others = self._pending
         joined: dict[str, Any] = {}

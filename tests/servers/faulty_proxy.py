@@ -43,6 +43,8 @@ class FaultyProxy:
         self.release.set()
         self.release = threading.Event()
         self.refused = ""  # a method that is answered with 403
+        self.returns_checksums = False  # of what is written, as Amazon's S3 does, and moto does not
+        self.on_create = "honoured"  # what the server does with create-if-absent: or "ignored", or "refused"
         self.web_page, self.web_type = b"", "text/html"
         self.page = 0  # names in a page of a listing; 0 as the store likes
         self._listing, self._listing_always = "", "ok"
@@ -132,8 +134,17 @@ class _Handler(BaseHTTPRequestHandler):
             said = f"<Error><Code>{fault[4:]}</Code><Message>as planned</Message></Error>" if fault[4:] else ""
             self._send(int(fault[:3]), {}, said.encode())
             return
-        with self.server.proxy.creating if "If-None-Match" in self.headers else nullcontext():
+        creates = "If-None-Match" in self.headers
+        if creates and self.server.proxy.on_create == "refused":
+            what = "A header you provided implies functionality that is not implemented"
+            self._send(501, {}, f"<Error><Code>NotImplemented</Code><Message>{what}</Message></Error>".encode())
+            return
+        if creates and self.server.proxy.on_create == "ignored":
+            del self.headers["If-None-Match"]
+        with self.server.proxy.creating if creates else nullcontext():
             status, headers, body = self._forwarded(data)
+        if self.server.proxy.returns_checksums and status == 200:
+            headers |= {name: value for name, value in self.headers.items() if "checksum-sha256" in name.lower()}
         if fault == "lost":
             self.close_connection = True
             return

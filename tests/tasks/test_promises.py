@@ -37,7 +37,7 @@ def test_the_size_of_spills_does_not_decide_what_is_built(tmp_path: Path, monkey
     limits = {"small": (9_000, most), "small in memory": (most, 20_000), "large": (most, most)}
     for name, (text_bytes, held_bytes) in limits.items():
         monkeypatch.setattr("tokenloom.tasks.building.tokenization.SPILL_TEXT_BYTES", text_bytes)
-        monkeypatch.setattr("tokenloom.tasks.building.tokenization._HELD_BYTES", held_bytes)
+        monkeypatch.setattr("tokenloom.tasks.building.tokenization.HELD_BYTES", held_bytes)
         spec = make_spec(tmp_path / name, [jsonl(path)])
         version = build(spec).version
         built.append((version, listed_files(spec, version)))

@@ -156,6 +156,14 @@ def share_of(text: str) -> tuple[int, int]:
     return int(index), int(count)
 
 
+def price_of(text: str) -> dict[str, float]:
+    """Return the prices of "get=0.40,put=5.00,hour=1.50"; raise ValueError unless it has these three in this order."""
+    found = re.fullmatch(r"get=(\d+\.?\d*),put=(\d+\.?\d*),hour=(\d+\.?\d*)", text)
+    if not found:
+        raise ValueError(f"{text!r} is not like get=0.40,put=5.00,hour=1.50")
+    return dict(zip(("get", "put", "hour"), map(float, found.groups()), strict=True))
+
+
 def learned(text: str) -> str:
     """Check a policy of masks; raise ValueError if it is not valid."""
     from tokenloom.storage.formats.classes import learned_classes, parse_policy
@@ -209,6 +217,10 @@ InShares = Annotated[
         "with --direct: do part I, from 0 to N - 1, of the work of a build that N machines share, and publish nothing",
         option="--share",
     ),
+]
+Price = Annotated[
+    dict[str, float] | None,
+    Argument("PRICES", price_of, "dollars for a million reads, a million writes, an hour: get=0.40,put=5.00,hour=1.50"),
 ]
 SourceSpec = Annotated[
     str | None,

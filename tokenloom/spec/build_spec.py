@@ -76,6 +76,7 @@ class BuildSpec(SpecModel):
         description="About how much text a worker encodes at a time, and a spill holds; more means fewer, larger reads "
         "of a large build, and more memory. It changes no byte",
     )
+    anyway: bool = Field(False, description="Whether to build from more than 1,048,576 partitions; `--anyway` sets it")
     report: bool = Field(True, description="Whether to write a page with the version's figures once it is published")
     runner: Runner = Field(ProcessRunner(), description="Where the work runs")
     credentials: list[Credentials] = Field(
@@ -210,7 +211,7 @@ class BuildSpec(SpecModel):
 
     def identity(self) -> dict[str, Any]:
         """Return the part of the spec that determines the bytes, as JSON values without paths; see given_options."""
-        operational = {"store", "checks", "partition_bytes", "report", "runner", "credentials"}
+        operational = {"store", "checks", "partition_bytes", "anyway", "report", "runner", "credentials"}
         parts = {
             "sources": [
                 {"name": name} | source.identity()

@@ -35,6 +35,7 @@ def build(
     direct: Direct = False,
     prefect: Prefect = False,
     share: InShares = None,
+    anyway: bool = False,
     out: Output,
 ) -> Result:
     """Build and publish a version.
@@ -42,13 +43,16 @@ def build(
     Run it again after a failure: it continues where it stopped. If nothing has changed since a version was published,
     it builds nothing.
 
+    Args:
+        anyway: build from more than 1,048,576 partitions, whose merging takes a billion requests
+
     Example:
         build news.yaml --set documents.min_chars=5
 
     Exit code 3:
         A check of the spec failed, or documents that were encoded again have other ids.
     """
-    loaded = load_limited_spec(spec, overrides, limit).with_workers(workers)
+    loaded = load_limited_spec(spec, [*overrides, *["anyway=true"] * anyway], limit).with_workers(workers)
     if share:
         if not direct:
             raise SpecError("--share: machines share a build without Prefect; give --direct too")

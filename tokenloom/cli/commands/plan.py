@@ -6,12 +6,14 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
-from tokenloom.cli.arguments import LEARN, Limit, Overrides, Spec
+from tokenloom.cli.arguments import LEARN, Limit, Overrides, Price, Spec
 from tokenloom.cli.commands.build import load_limited_spec
 from tokenloom.cli.output import Json, Output, Result
+from tokenloom.errors import StoreError
 from tokenloom.wording import about, counted, described_end, described_tokenizer, percent, shown_bytes
 
 if TYPE_CHECKING:
+    from tokenloom.storage.stores.store import Store
     from tokenloom.tasks.building.plan import BuildPlan
     from tokenloom.tasks.preview import Estimate, FirstRows
 
@@ -25,11 +27,13 @@ def plan(
     overrides: Overrides = (),
     limit: Limit = None,
     learn: Annotated[str, LEARN] = "assistant",
+    price: Price = None,
     out: Output,
 ) -> Result:
     """Show what a build would read, make and reuse.
 
-    Tokens, disk and time are estimated from a sample. Nothing is built.
+    Tokens, disk, time and requests to the store are estimated from a sample. Nothing is built; in an object store, a
+    probe shows whether it refuses to create a name twice.
 
     Example:
         plan news.yaml
@@ -38,18 +42,23 @@ def plan(
         TokenloomError: the build would fail at once, for example because the disk is too small.
     """
     from tokenloom.flows.direct import check_direct, plan_directly
-    from tokenloom.tasks.preview import check_disk
+    from tokenloom.tasks.preview import check_disk, costs_of, volume_of
     from tokenloom.tasks.running.workers import chosen_num_workers
 
     loaded = load_limited_spec(spec, overrides, limit)
     check_direct(loaded, "plan here without it (--set)")
-    planned, estimate = plan_directly(loaded, chosen_num_workers(loaded.runner.workers))
+    num_workers = chosen_num_workers(loaded.runner.workers)
+    planned, estimate = plan_directly(loaded, num_workers)
     if planned.published:
         estimate = None
     value = _value(planned, estimate, learn)
+    if estimate:
+        value |= costs_of(planned, volume_of(planned, estimate, num_workers), estimate.seconds / 3600, price)
+        value["creates_exclusively"] = _exclusiveness(planned.build.store)
     _print_plan(out, planned, value)
     if estimate:
         _print_estimate(out, estimate, is_encoded=not planned.missing)
+        _print_costs(out, value, is_local=planned.build.store.is_local)
         check_disk(planned, estimate)
     return Result(value)
 
@@ -86,6 +95,16 @@ def _value(planned: BuildPlan, estimate: Estimate | None, learn: str) -> Json:
         "checks": planned.limits,
         "warnings": _warnings(planned, estimate, chats),
     }
+
+
+def _exclusiveness(store: Store) -> str:
+    """Return whether a server honours create-if-absent, by which exactly one of several builds publishes a version."""
+    if store.is_local:
+        return "honoured"
+    try:
+        return "honoured" if store.creates_exclusively() else "ignored: run one build of this dataset at a time"
+    except StoreError as error:
+        return f"refused, so a build can't publish there: {error}"
 
 
 def _source(planned: BuildPlan, name: str) -> Json:
@@ -175,3 +194,20 @@ def _print_estimate(out: Output, estimate: Estimate, *, is_encoded: bool) -> Non
     out.line(f"about {tokens} in {documents} ({basis});")
     disk = f"{shown_bytes(estimate.shard_bytes)} in total, plus {shown_bytes(estimate.spill_bytes)} of new spills"
     out.line(f"{counted(estimate.num_shards, 'shard')}, {disk}, in {about(estimate.seconds)} on this machine.")
+
+
+def _print_costs(out: Output, costs: Json, *, is_local: bool) -> None:
+    """Print what the build costs at its store: in a line, or by step if the store is remote or the build is large."""
+    from tokenloom.tasks.sizes import MAX_SPILLS
+
+    shape = ", ".join(counted(costs[f"{what}s"], what) for what in ("spill", "run", "piece", "request"))
+    out.line(f"{shape} to the store, {shown_bytes(costs['mean_read_bytes'])} a read.")
+    if is_local and not costs["runs"]:
+        return
+    out.table(["step", *costs["steps"]["plan"]], [[step, *cost.values()] for step, cost in costs["steps"].items()])
+    paid = "" if costs["price"] is None else f", {costs['price']:,.2f} dollars"
+    hours = f"{costs['machine_hours']:,} hours of this machine{paid}"
+    out.line(f"{shown_bytes(costs['bytes_moved'])} moved, {shown_bytes(costs['worker_bytes'])} a worker, {hours}")
+    for name, size in costs["proposed"].items():
+        out.line(f"the shuffle wants less than 128 KiB of a read; more with {name}: {size:_}")
+    out.line(f"create-if-absent: {costs['creates_exclusively']}; above {MAX_SPILLS:,} partitions, build --anyway")
