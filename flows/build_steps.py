@@ -24,6 +24,7 @@ from tokenloom.storage.work.records import (
     ShardRecord,
     damaged,
     find_partition_records,
+    find_run_parts,
     find_work_records,
     shard_record_path,
 )
@@ -269,7 +270,8 @@ def _merge(
 ) -> Assignment:
     """Make the parts of runs of a share that no earlier build made; return the assignment with all that are there."""
     jobs = [Job(part.name, i) for i, part in enumerate(assignment.parts)]
-    missing = [job for job in share.of(jobs) if not assignment.parts[job.job].checksum]
+    there = find_run_parts(plan.build.store, assignment.parts)
+    missing = [job for job in share.of(jobs) if not there[job.job].checksum]
     with _step("merge", seconds, len(missing), "parts", len(missing)):
         runner.each("merge", partial(merge_part, plan.build, assignment.token), missing)
         return with_runs(plan.build, assignment)

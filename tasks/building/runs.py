@@ -44,7 +44,7 @@ def cut_runs(build: Build, spills: Sequence[SpillEntry], counts: Sequence[SpillC
         of = [[spill.name, spill.index, spill.checksum, spill.marked] for spill in spills[first:end]]
         name = sha256_of([SPILL_FORMAT, build.has_classes, ranges, of])[:32]
         parts += [RunPart(f"{name}-{index}", *each, first, end) for index, each in enumerate(ranges)]
-    return find_run_parts(build.store, parts) if parts else []
+    return parts
 
 
 def _ranges(build: Build, counts: Sequence[SpillCounts]) -> Iterator[tuple[int, int, int]]:
@@ -91,6 +91,10 @@ def merge_part(build: Build, token: str, position: int) -> None:
 
 
 def with_runs(build: Build, assignment: Assignment) -> Assignment:
-    """Write and return the assignment with the parts of runs that are there by now; shards can be made if all are."""
+    """Return the assignment with the parts of runs that are there; if all are, it is written, and shards can be made.
+
+    Of unfinished ones, each share of a build would write another.
+    """
     parts = find_run_parts(build.store, assignment.parts)
-    return write_assignment(build.store, build.version, replace(assignment, parts=parts))
+    done = replace(assignment, parts=parts)
+    return write_assignment(build.store, build.version, done) if all(part.checksum for part in parts) else done

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from tests.builders.datasets import build, listed_files, make_spec, small_spec, write_parquet
+from tests.builders.datasets import build, listed_files, local_store, make_spec, small_spec, write_parquet
 from tests.counts import SUMMARY, count
 from tests.servers.s3_server import BUCKET
 from tokenloom.cli.main import main
 from tokenloom.cli.output import REQUEUE
 from tokenloom.flows.direct import share_from_spec
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.work.records import find_assignments
 from tokenloom.tasks import sizes
 from tokenloom.tasks.running.steps import Share
 
@@ -58,6 +59,7 @@ def test_shares_do_all_work_and_the_last_build_publishes(
     assert not share_from_spec(spec, Share(0, 1))["published"]
     result = build(spec)
     assert (result.published, result.num_encoded) == (True, 0)
+    assert len(find_assignments(local_store(spec.store, spec.dataset), result.version)) == 2  # before and after merging
     assert listed_files(spec, result.version) == expected
     assert share_from_spec(spec, Share(0, 1))["published"]
 
