@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -96,6 +97,19 @@ class TestS3(ObjectStoreConformance):
         store.replace("a/file", b"data")
         s3_proxy.refused = "PUT"
         return store
+
+    def test_a_file_larger_than_the_most_parts_has_larger_ones(
+        self, store: RemoteStore, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With parts of 32 MiB, S3's limit of 10,000 parts is reached at 336 GB; one request ends at 5 GB."""
+        monkeypatch.setattr(s3, "PART_BYTES", 5 * MIB)
+        monkeypatch.setattr(s3, "_MAX_PARTS", 2)
+        data = random.Random(1).randbytes(12 * MIB + 1)
+        store.replace("a/large", data)
+        assert [method for method, path, _ in s3_proxy.seen if path.endswith("a/large") and method != "GET"] == [
+            *("POST", "PUT", "PUT", "POST")
+        ]
+        assert store.read("a/large") == data
 
     def test_an_upload_that_fails_leaves_no_parts(
         self, store: RemoteStore, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch

@@ -8,6 +8,7 @@ import re
 import time
 import tracemalloc
 import uuid
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,26 @@ def test_a_build_sends_the_requests_that_plan_counts(
     assert abs(len(s3_proxy.seen) / costs["requests"] - 1) <= 0.05
     merging = sum(cost["bytes_read"] for step, cost in costs["steps"].items() if step in ("merge", "shuffle"))
     assert abs(s3_proxy.bytes_sent(".spill") / merging - 1) <= 0.2  # of files that are smaller than a block
+
+
+def test_uploads_of_shards_in_parts_are_counted(
+    tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("storage.stores.s3", "tasks.requests"):
+        monkeypatch.setattr(f"tokenloom.{module}.PART_BYTES", 5 * 2**20)  # the least that S3 takes
+    s3_proxy.returns_checksums = True
+    path = write_parquet(tmp_path / "a.parquet", [text * 40 for text in _texts(7, 800)])
+    spec = make_spec("/store", [{"kind": "parquet", "path": str(path)}])
+    spec = spec.model_copy(update={"store": f"s3://{BUCKET}/{uuid.uuid4().hex}"})
+    plan, estimate = plan_directly(spec, 0)
+    assert estimate is not None
+    costs = costs_of(plan, volume_of(plan, estimate, 0), 1.0, None)
+    s3_proxy.seen.clear()
+    build_directly(spec, 0)
+    posts = Counter(path.rpartition(".")[2] for method, path, _ in s3_proxy.seen if method == "POST")
+    assert posts == {"spill": 2, "tok": 2}  # begun and completed: the spill, the shard of train
+    assert sum(method == "PUT" for method, *_ in s3_proxy.seen) > 6
+    assert abs(len(s3_proxy.seen) / costs["requests"] - 1) <= 0.05
 
 
 # ---- large builds, by arithmetic
