@@ -82,11 +82,13 @@ def _cost(reads: float, writes: float = 0, bytes_read: float = 0, bytes_written:
 
 def requests_of(of: Volume) -> dict[str, Cost]:
     """Return what each step costs; "shares" is what several machines read, beside what one does."""
-    names, shards = of.num_partitions + of.num_spills, sum(of.shape(share)[0] for share in of.splits)
+    shards, _, parts = (sum(counts) for counts in zip(*map(of.shape, of.splits), strict=True))
+    names, later = of.num_partitions + of.num_spills, 1 + bool(of.num_runs)  # arrays of jobs behind the first
     records = _listed(of.num_partitions, names)
     # Of a remote input: its length, a block behind the end, and the length again, which shows that it did not change.
     read = _heads(of.num_partitions, 4) + _cost(of.input_bytes // _INPUT_BYTES, 0, of.input_bytes)
-    num_read = 1 + 2 * of.num_shares * (1 + bool(of.num_runs))  # by arrays of jobs but the first, the last build
+    again = _listed(of.num_partitions + of.num_runs * parts, names)
+    shared = (1 + 2 * of.num_shares * later) * again + of.num_shares * (records + (1 + later) * _cost(6, 6))
     steps = {
         "plan": [_cost(3, 7), _heads(of.num_files * of.are_remote, 2)],
         "tokenize": [*[read] * of.are_remote, _written(of.spill_bytes, of.num_spills), _cost(0, of.num_partitions)],
@@ -95,7 +97,7 @@ def requests_of(of: Volume) -> dict[str, Cost]:
         "shuffle": _shuffle(of),
         "check": _check(of, min(_CHECKED_SHARDS, shards)),
         "publish": [_cost(3, 6 + len(of.splits) + 4 * shards // _PAGE)],
-        "shares": [records] * num_read * (of.num_shares > 1),
+        "shares": [shared] * (of.num_shares > 1),
     }
     return {name: np.sum(costs, axis=0) for name, costs in steps.items() if costs}
 
