@@ -69,12 +69,7 @@ class BuildSpec(SpecModel):
         100_000_000, ge=1, le=2**40, title="Tokens per shard", description="Approximate number of tokens in a shard"
     )
     partition_bytes: int = Field(
-        64_000_000,
-        ge=1_000_000,
-        le=2_000_000_000,
-        title="Bytes per partition",
-        description="About how much text a worker encodes at a time, and a spill holds; more means fewer, larger reads "
-        "of a large build, and more memory. It changes no byte",
+        64_000_000, ge=1_000_000, le=2_000_000_000, description="About how much text a partition and a spill have"
     )
     anyway: bool = Field(False, description="Whether to build from more than 1,048,576 partitions; `--anyway` sets it")
     report: bool = Field(True, description="Whether to write a page with the version's figures once it is published")
