@@ -28,11 +28,12 @@ from tokenloom.storage.work.records import (
     find_work_records,
     shard_record_path,
 )
-from tokenloom.tasks.building.assign import assign_shards
+from tokenloom.tasks.building.assign import assign_shards, with_runs
 from tokenloom.tasks.building.check import RUN_DOCUMENTS, compare_documents
 from tokenloom.tasks.building.documents import preload_encoder
 from tokenloom.tasks.building.input_messages import disk_messages, input_messages, left_out_messages
 from tokenloom.tasks.building.marking import mark_file, mark_jobs, unused_keys
+from tokenloom.tasks.building.merge import merge_part
 from tokenloom.tasks.building.plan import (
     MIN_FAST_BYTES,
     BuildPlan,
@@ -43,7 +44,6 @@ from tokenloom.tasks.building.plan import (
     with_tryout_partitions,
 )
 from tokenloom.tasks.building.publish import BuildResult, finish_build, publish_version
-from tokenloom.tasks.building.runs import merge_part, with_runs
 from tokenloom.tasks.building.shuffle import num_unmade, shuffle_shard
 from tokenloom.tasks.building.tokenization import tokenize_partition, tokenize_tryout
 from tokenloom.tasks.building.validate import check_jobs, refuse_differences, rejected, validate_build

@@ -1,29 +1,39 @@
-"""Assign: check the records of the partitions, and divide the key range of each split into shards."""
+"""Assign: check the records of the partitions, and divide the key range of each split into shards.
+
+If there are more spills than a shard may read, neighbouring ones are divided into runs too, whose documents are merged
+first. A run is made in parts of its key range, files in the format of spills that the shuffle reads in place of these.
+They are named by all that decides their bytes, so another build finds them, and a damaged one is made alone. Documents
+that marks drop are left out, and so are duplicates of a document in the same part.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tokenloom.errors import InputError
 from tokenloom.spec.syntax import columns_of, parse_filter
 from tokenloom.storage.formats.keys import equal_part
+from tokenloom.storage.formats.records import sha256_of
 from tokenloom.storage.formats.statistics import DocumentCounts, EncodedCounts, MarkCounts, added
 from tokenloom.storage.versions.build_record import EncoderUse
 from tokenloom.storage.work.marked import find_marked
 from tokenloom.storage.work.records import (
     Assignment,
     PartitionRecord,
+    RunPart,
     ShardRange,
     SpillCounts,
     SpillEntry,
     damaged,
     find_partition_records,
+    find_run_parts,
     partition_record_path,
     write_assignment,
 )
-from tokenloom.tasks.building.plan import BuildPlan, partitions_by_source
-from tokenloom.tasks.building.runs import cut_runs
+from tokenloom.storage.work.spill import SPILL_FORMAT
+from tokenloom.tasks.building.plan import Build, BuildPlan, partitions_by_source
+from tokenloom.tasks.sizes import num_pieces, runs_of
 from tokenloom.tasks.sources.reader import naming_source, with_line
 from tokenloom.wording import NO_TURN_HINT, counted
 
@@ -105,6 +115,35 @@ def cut_split(split: str, split_index: int, totals: DocumentCounts, shard_tokens
     return [
         ShardRange(split, split_index, i, start, end, num_tokens, num_documents) for i, (start, end) in enumerate(parts)
     ]
+
+
+def cut_runs(build: Build, spills: Sequence[SpillEntry], counts: Sequence[SpillCounts]) -> list[RunPart]:
+    """Return the parts of the runs of all spills, whose counts are in the same order; none if there are few spills."""
+    parts: list[RunPart] = []
+    for first, end in runs_of(len(spills)):
+        ranges = list(_ranges(build, counts[first:end]))
+        of = [[spill.name, spill.index, spill.checksum, spill.marked] for spill in spills[first:end]]
+        name = sha256_of([SPILL_FORMAT, build.has_classes, ranges, of])[:32]
+        parts += [RunPart(f"{name}-{index}", *each, first, end) for index, each in enumerate(ranges)]
+    return parts
+
+
+def _ranges(build: Build, counts: Sequence[SpillCounts]) -> Iterator[tuple[int, int, int]]:
+    """Yield (split index, start key, end key) of the parts of a run, from the counts of its spills."""
+    documents, tokens = added((of.documents for of in counts), []), added((of.tokens for of in counts), [])
+    for split, num_documents in enumerate(documents):
+        num_bytes = sum(of.bytes for of in counts) * tokens[split] // max(1, sum(tokens))
+        count = num_pieces(num_bytes, num_documents, len(counts), build.has_ids, build.memory)
+        yield from ((split, *equal_part(i, count)) for i in range(count))
+
+
+def with_runs(build: Build, assignment: Assignment) -> Assignment:
+    """Return the assignment with the parts of runs that are there; if all are, it is written, and shards can be made.
+
+    Of unfinished ones, each share of a build would write another.
+    """
+    done = replace(assignment, parts=find_run_parts(build.store, assignment.parts))
+    return write_assignment(build.store, build.version, done) if all(part.checksum for part in done.parts) else done
 
 
 def check_documents_found(plan: BuildPlan, records: Mapping[str, PartitionRecord]) -> None:

@@ -20,11 +20,21 @@ from tokenloom.storage.formats.arrays import runs_of, token_dtype
 from tokenloom.storage.formats.classes import TEXT_CLASS
 from tokenloom.storage.stores import open_store
 from tokenloom.storage.work.marked import read_copies
-from tokenloom.storage.work.records import Assignment, RunPart, SpillEntry, read_assignment
+from tokenloom.storage.work.records import (
+    Assignment,
+    RunPart,
+    RunPartRecord,
+    SpillEntry,
+    partition_record_path,
+    read_assignment,
+    write_work_record,
+)
 from tokenloom.storage.work.segments import as_segments, take_segments
-from tokenloom.storage.work.spill import TABLE_DTYPE, Spill
+from tokenloom.storage.work.spill import TABLE_DTYPE, Spill, SpillDocuments, write_spill
 from tokenloom.tasks.building.plan import Build
+from tokenloom.tasks.running import progress
 from tokenloom.tasks.sizes import MAX_FAN_IN
+from tokenloom.tokenizers.base import text_bytes
 
 WRITE_TOKENS = 2**20
 MergedFile = SpillEntry | RunPart
@@ -260,3 +270,36 @@ def _fill(room: NDArray[Any], parts: Iterator[NDArray[Any]]) -> None:
     for part in parts:
         room[filled : filled + len(part)] = part
         filled += len(part)
+
+
+def merge_part(build: Build, token: str, position: int) -> None:
+    """Make the part of a run at a position of the assignment that `token` names, then its record.
+
+    Raises:
+        WorkError: a spill is missing or damaged; its partition must be encoded again.
+        StoreError: the part can't be written.
+    """
+    work = work_of(str(build.store.root), build.version, token)
+    part = work.assignment.parts[position]
+    spills, is_copy = work.assignment.spills[part.first : part.end], work.spills["is_copy"][part.first : part.end]
+    progress.report(progress.Working(f"merging spills {part.first:,} to {part.end:,}"))
+    piece = merge_documents(build, spills, is_copy, part.split_index, (part.start_key, part.end_key))
+    rows, gathered = piece.rows, list(gather_tokens(build, spills, piece))
+    ids = pa.array([""] * len(rows)) if piece.ids is None else piece.ids.fill_null("")
+    id_bytes, offsets = text_bytes(ids.cast(pa.large_string()))
+    documents = SpillDocuments(
+        split=np.full(len(rows), part.split_index, np.uint8),
+        key=rows["key"],
+        content=np.stack([rows["content_high"], rows["content_low"]], axis=1),
+        row=rows["row"],
+        num_tokens=rows["num_tokens"],
+        tokens=np.concatenate([np.empty(0, token_dtype(build.tokenizer.vocab_size)), *(each[0] for each in gathered)]),
+        id_bytes=np.diff(offsets).astype(np.uint32),
+        ids=id_bytes,
+        classes=np.concatenate([np.empty(0, np.uint8), *(each[2] for each in gathered)]) if build.has_classes else None,
+        member=piece.origin,
+    )
+    spill = write_spill(build.store, part.name, 0, documents, len(build.rules.shares), {})
+    left = {name: count for name, count in piece.counts.items() if name != "copies"}
+    write_work_record(build.store, partition_record_path(part.name), RunPartRecord(spill, left))
+    progress.report(progress.Advanced(num_documents=len(rows), num_bytes=spill.bytes, done=1))
