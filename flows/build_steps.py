@@ -36,6 +36,7 @@ from tokenloom.tasks.building.marking import mark_file, mark_jobs, unused_keys
 from tokenloom.tasks.building.merge import merge_part
 from tokenloom.tasks.building.plan import (
     MIN_FAST_BYTES,
+    Build,
     BuildPlan,
     cut_file,
     partitions_by_source,
@@ -49,7 +50,7 @@ from tokenloom.tasks.building.tokenization import tokenize_partition, tokenize_t
 from tokenloom.tasks.building.validate import check_jobs, refuse_differences, rejected, validate_build
 from tokenloom.tasks.building.version_facts import VersionFacts
 from tokenloom.tasks.running import progress
-from tokenloom.tasks.running.steps import ALL, Job, Runner, Share
+from tokenloom.tasks.running.steps import ALL, Job, Runner, Share, WorkLeft, refuse_left
 from tokenloom.tasks.sizes import MAX_SMALL_TASKS, MAX_SPILLS
 from tokenloom.tokenizers.fast.proofs import choose
 
@@ -111,30 +112,11 @@ def run_share(spec: BuildSpec, runner: Runner, share: Share) -> dict[str, Any]:
         if plan.published:
             return shown | {"left": {}}
         with building(plan.build.store, plan.build.version) as write_plan:
-            plan = _cut(plan, runner, write_plan)
-            return shown | {"left": _do_share(plan, runner, write_plan, share)}
-
-
-def _do_share(plan: BuildPlan, runner: Runner, write_plan: WritePlan, share: Share) -> dict[str, int]:
-    """Do a share of each step until one has work left that others have; return how much, {} if nothing is left."""
-    jobs = [Job(part.label, part, part.num_bytes) for part in plan.distinct]
-    _tokenize(replace(plan, partitions=[job.job for job in share.of(jobs)]), runner, {})
-    missing = [part.spill_name for part in plan.missing]
-    if left := len(missing) - len(find_partition_records(plan.build.store, missing)):
-        return {"partitions": left}
-    if plan.build.marks is not None:
-        _mark(plan, runner, write_plan, {}, share)
-        if left := len(mark_jobs(plan)[1]):
-            return {"files": left}
-    assignment = runner.one("assign", lambda: assign_shards(plan))
-    if assignment.parts:
-        write_plan(part.name for part in assignment.parts)
-        assignment = _merge(plan, runner, assignment, {}, share)
-    if left := sum(not part.checksum for part in assignment.parts):
-        return {"parts of runs": left}
-    _shuffle(plan, runner, assignment, {}, share)
-    left = num_unmade(plan.build, assignment)
-    return {"shards": left} if left else {}
+            try:
+                _make_shards(_cut(plan, runner, write_plan), runner, write_plan, {}, share)
+            except WorkLeft as left:
+                return shown | {"left": left.counts}
+            return shown | {"left": {}}
 
 
 def _plan(spec: BuildSpec, runner: Runner) -> BuildPlan:
@@ -213,17 +195,8 @@ def _encode_and_publish(
 ) -> tuple[BuildPlan, VersionFacts | None]:
     """Return the plan as executed, and the facts of the version, None if another build published it first."""
     seconds: dict[str, float] = {}
-    plan = _tokenize(plan, runner, seconds)
-    if plan.build.marks is not None:
-        _mark(plan, runner, write_plan, seconds)
-    with _step("assign", seconds):
-        assignment = runner.one("assign", lambda: assign_shards(plan))
-    if plan.build.marks is not None:
-        progress.warn(unused_keys(plan.build.marks, assignment.marks.values()))
-    if assignment.parts:
-        write_plan(part.name for part in assignment.parts)
-        assignment = _merge(plan, runner, assignment, seconds)
-    records = _shuffle(plan, runner, assignment, seconds)
+    plan, assignment = _make_shards(plan, runner, write_plan, seconds)
+    records = _records(plan.build, assignment)
     build, checks = runner.one("check", lambda: check_jobs(plan, assignment, records))
     num_checked = sum(check.weight for check in checks)
     with _step("check", seconds, num_checked):
@@ -237,59 +210,89 @@ def _encode_and_publish(
     return plan, facts
 
 
-def _tokenize(plan: BuildPlan, runner: Runner, seconds: dict[str, float]) -> BuildPlan:
+def _make_shards(
+    plan: BuildPlan, runner: Runner, write_plan: WritePlan, seconds: dict[str, float], share: Share = ALL
+) -> tuple[BuildPlan, Assignment]:
+    """Make the shards, or do a share of it; return the plan as executed, and which documents each shard has.
+
+    Raises WorkLeft if other shares have something of a step left.
+    """
+    plan = _tokenize(plan, runner, seconds, share)
+    if plan.build.marks is not None:
+        _mark(plan, runner, write_plan, seconds, share)
+    with _step("assign", seconds):
+        assignment = runner.one("assign", lambda: assign_shards(plan))
+    if plan.build.marks is not None and share is ALL:
+        progress.warn(unused_keys(plan.build.marks, assignment.marks.values()))
+    if assignment.parts:
+        write_plan(part.name for part in assignment.parts)
+        assignment = _merge(plan, runner, assignment, seconds, share)
+    _shuffle(plan, runner, assignment, seconds, share)
+    return plan, assignment
+
+
+def _tokenize(plan: BuildPlan, runner: Runner, seconds: dict[str, float], share: Share) -> BuildPlan:
     """Encode the partitions that no earlier build encoded; return the plan, which has those that a try-out read."""
-    num_bytes = 0 if plan.spec.limit else sum(part.num_bytes for part in plan.partitions)
-    with _step("tokenize", seconds, num_bytes, "partitions", len(plan.partitions)), _explaining_bad_rows(plan):
+    own = plan.partitions if share is ALL else share.of(plan.distinct, lambda part: part.num_bytes)
+    num_bytes = 0 if plan.spec.limit else sum(part.num_bytes for part in own)
+    with _step("tokenize", seconds, num_bytes, "partitions", len(own)), _explaining_bad_rows(plan):
         if plan.spec.limit is not None:
             sources = [Job(parts[0].file.source, parts) for parts in partitions_by_source(plan)]
             return with_tryout_partitions(plan, runner.each("tokenize", partial(tokenize_tryout, plan.build), sources))
-        missing = plan.missing
-        reused_bytes = num_bytes - sum(part.num_bytes for part in missing)
-        num_reused = len(plan.partitions) - plan.num_identical - len(missing)
-        progress.report(progress.Reused(num_reused, reused_bytes))  # those of identical partitions need no work either
-        jobs = [Job(part.label, part, part.num_bytes) for part in missing]
+        mine = replace(plan, partitions=own)
+        jobs = [Job(part.label, part, part.num_bytes) for part in mine.missing]
+        num_reused = len(mine.distinct) - len(jobs)
+        progress.report(progress.Reused(num_reused, num_bytes - sum(job.weight for job in jobs)))  # of copies, too
         runner.each("tokenize", partial(tokenize_partition, plan.build), jobs, _TASK_BYTES)
-        return plan
+    if share is not ALL:
+        missing = [part.spill_name for part in plan.missing]
+        refuse_left(partitions=len(missing) - len(find_partition_records(plan.build.store, missing)))
+    return plan
 
 
-def _mark(
-    plan: BuildPlan, runner: Runner, write_plan: WritePlan, seconds: dict[str, float], share: Share = ALL
-) -> None:
+def _mark(plan: BuildPlan, runner: Runner, write_plan: WritePlan, seconds: dict[str, float], share: Share) -> None:
     """Evaluate the marks of all documents of a share that no earlier build evaluated."""
     with _step("mark", seconds, sum(part.num_bytes for part in plan.partitions), "files", len(plan.inputs)):
         names, jobs = mark_jobs(plan)
         write_plan(names)
-        own = {job.job for job in share.of([Job(file.path, i, file.num_bytes) for i, file in enumerate(plan.inputs)])}
+        own = set(share.of(range(len(plan.inputs)), lambda i: plan.inputs[i].num_bytes))
         mine = [Job(job[0][0].file.path, job) for job in jobs if job[0][0].input_index in own]
         runner.each("mark", partial(mark_file, plan.build), mine)
+    if share is not ALL:
+        refuse_left(files=len(mark_jobs(plan)[1]))
 
 
 def _merge(
-    plan: BuildPlan, runner: Runner, assignment: Assignment, seconds: dict[str, float], share: Share = ALL
+    plan: BuildPlan, runner: Runner, assignment: Assignment, seconds: dict[str, float], share: Share
 ) -> Assignment:
-    """Make the parts of runs of a share that no earlier build made; return the assignment with all that are there."""
-    jobs = [Job(part.name, i) for i, part in enumerate(assignment.parts)]
+    """Make the parts of runs of a share that no earlier build made; return the assignment with all parts."""
     there = find_run_parts(plan.build.store, assignment.parts)
-    missing = [job for job in share.of(jobs) if not there[job.job].checksum]
-    with _step("merge", seconds, len(missing), "parts", len(missing)):
-        runner.each("merge", partial(merge_part, plan.build, assignment.token), missing)
-        return with_runs(plan.build, assignment)
+    jobs = [Job(there[i].name, i) for i in share.of(range(len(there))) if not there[i].checksum]
+    with _step("merge", seconds, len(jobs), "parts", len(jobs)):
+        runner.each("merge", partial(merge_part, plan.build, assignment.token), jobs)
+        assignment = with_runs(plan.build, assignment)
+    if share is not ALL:
+        refuse_left(run_parts=sum(not part.checksum for part in assignment.parts))
+    return assignment
 
 
-def _shuffle(
-    plan: BuildPlan, runner: Runner, assignment: Assignment, seconds: dict[str, float], share: Share = ALL
-) -> list[ShardRecord]:
-    """Make the shards of a share; return their records, in order."""
+def _shuffle(plan: BuildPlan, runner: Runner, assignment: Assignment, seconds: dict[str, float], share: Share) -> None:
+    """Make the shards of a share."""
     jobs = [Job(shard.name, i, shard.num_tokens) for i, shard in enumerate(assignment.shards)]
-    own = share.of(jobs)
+    own = share.of(jobs, lambda job: job.weight)
     with _step("shuffle", seconds, sum(job.weight for job in own), "shards", len(own)):
         runner.each("shuffle", partial(shuffle_shard, plan.build, assignment.token), own)
-        paths = [shard_record_path(plan.build.version, job.label) for job in own]
-        records = find_work_records(plan.build.store, paths, ShardRecord)
-        if lost := set(paths).difference(records):
-            raise damaged(plan.build.store, min(lost))
-        return list(records.values())
+    if share is not ALL:
+        refuse_left(shards=num_unmade(plan.build, assignment))
+
+
+def _records(build: Build, assignment: Assignment) -> list[ShardRecord]:
+    """Return the records of all shards, in order; raise WorkError if one is gone."""
+    paths = [shard_record_path(build.version, shard.name) for shard in assignment.shards]
+    records = find_work_records(build.store, paths, ShardRecord)
+    if lost := set(paths).difference(records):
+        raise damaged(build.store, min(lost))
+    return list(records.values())
 
 
 @contextmanager

@@ -63,7 +63,7 @@ def run_verification(
         build, samples, notes = runner.one("find sources", lambda: deep_jobs(subject, damaged, spec))
         warnings += notes
         progress.report(progress.StepStarted("encode", sum(sample.weight for sample in samples)))
-        reports = reports + runner.each("encode", partial(verify_encoding, build), samples, most=MAX_SMALL_TASKS)
+        reports = reports + runner.each("encode", partial(verify_encoding, build), samples, max_tasks=MAX_SMALL_TASKS)
     return {
         "reference": subject.reference,
         "version": subject.version,

@@ -1,9 +1,9 @@
 """What a build costs at an object store: the requests and bytes of each step, by arithmetic, without a store.
 
 A request that is priced as a read is a GET or HEAD; as a write, a PUT, POST or listing. Spills and parts of runs are
-read in ranges of whole blocks, and these are most requests of a large build: files that a piece is made of x pieces.
-A spill without a document of a piece is not read, so numbers are those that are expected of random keys. Marks, and
-what an earlier build encoded, are not counted.
+read in ranges of whole blocks, and most requests of a large build are these: pieces x files that a piece is made of. A
+spill without a document of a piece is not read, so numbers are those that are expected of random keys. Marks, and what
+an earlier build encoded, are not counted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tokenloom.storage.formats.document_table import SCHEMA
 from tokenloom.storage.stores.s3 import PART_BYTES
 from tokenloom.storage.work.spill import TABLE_DTYPE
 from tokenloom.tasks.building.check import NUM_SAMPLED, SAMPLED_TOKENS
-from tokenloom.tasks.sizes import MEMORY, max_tasks, num_pieces, runs_of
+from tokenloom.tasks.sizes import MAX_TASKS, MEMORY, TASKS_PER_WORKER, num_pieces, runs_of
 
 _BLOCK_BYTES, _HEAD_BYTES, _SAMPLED_ROWS = 2**17, 2**16, 1024  # of spills
 _INPUT_BYTES, _INPUT_HEAD_BYTES = 2**24, 2**20  # of an input: in a request, and of its structure, or behind an end
@@ -35,8 +35,8 @@ class Volume(NamedTuple):
     """What a build reads and makes, none of it 0, and how it runs.
 
     `num_files` have `input_bytes`; `are_remote` says that they are in an object store. A token has `token_bytes`: those
-    of its id, and one for its class if there are classes. `splits` are the shares of the splits. Each of `num_shares`
-    machines, 1 for a plain build, has `num_workers`, which hold `memory` bytes of documents each.
+    of its id, and one for its class if there are classes. `splits` are the shares of the splits. Each of `num_workers`
+    holds `memory` bytes of documents.
     """
 
     num_files: int
@@ -52,7 +52,6 @@ class Volume(NamedTuple):
     shard_tokens: int
     num_workers: int = 1
     memory: int = MEMORY
-    num_shares: int = 1
 
     @property
     def spill_bytes(self) -> int:
@@ -81,14 +80,11 @@ def _cost(reads: float, writes: float = 0, bytes_read: float = 0, bytes_written:
 
 
 def requests_of(of: Volume) -> dict[str, Cost]:
-    """Return what each step costs; "shares" is what several machines read, beside what one does."""
-    shards, _, parts = (sum(counts) for counts in zip(*map(of.shape, of.splits), strict=True))
-    names, later = of.num_partitions + of.num_spills, 1 + bool(of.num_runs)  # arrays of jobs behind the first
-    records = _listed(of.num_partitions, names)
+    """Return what each step of a build on one machine costs."""
+    shards = sum(of.shape(share)[0] for share in of.splits)
+    records = _listed(of.num_partitions, of.num_partitions + of.num_spills)
     # Of a remote input: its length, a block behind the end, and the length again, which shows that it did not change.
     read = _heads(of.num_partitions, 4) + _cost(of.input_bytes // _INPUT_BYTES, 0, of.input_bytes)
-    again = _listed(of.num_partitions + of.num_runs * parts, names)
-    shared = (1 + 2 * of.num_shares * later) * again + of.num_shares * (records + (1 + later) * _cost(6, 6))
     steps = {
         "plan": [_cost(3, 7), _heads(of.num_files * of.are_remote, 2)],
         "tokenize": [*[read] * of.are_remote, _written(of.spill_bytes, of.num_spills), _cost(0, of.num_partitions)],
@@ -97,7 +93,6 @@ def requests_of(of: Volume) -> dict[str, Cost]:
         "shuffle": _shuffle(of),
         "check": _check(of, min(_CHECKED_SHARDS, shards)),
         "publish": [_cost(3, 6 + len(of.splits) + 4 * shards // _PAGE)],
-        "shares": [shared] * (of.num_shares > 1),
     }
     return {name: np.sum(costs, axis=0) for name, costs in steps.items() if costs}
 
@@ -122,7 +117,7 @@ def _shuffle(of: Volume) -> list[Cost]:
         costs.append(_ranges(of, share, merged * parts, merged * (pieces + parts - 1), size))
         sizes = *(of.num_tokens * width for width in of.token_bytes), of.num_documents * ROW_BYTES
         costs += [_written(share * num_bytes, shards) for num_bytes in sizes]
-    readers, files = min(of.num_workers * of.num_shares, num_shards), merged * (num_parts if of.num_runs else 1)
+    readers, files = min(of.num_workers, num_shards), merged * (num_parts if of.num_runs else 1)
     read = _cost(2 * num_shards + readers, 2 * num_shards, readers * of.num_spills * _ENTRY_BYTES)
     return [*costs, read, _headers(of, files, num_shards, num_shards / num_parts)]
 
@@ -153,8 +148,8 @@ def _written(num_bytes: float, num_files: float) -> Cost:
 
 def _headers(of: Volume, num_files: int, num_jobs: int, jobs_of_file: float) -> Cost:
     """Return what it costs to read the headers of files: once in each worker that has a job that needs a file."""
-    batches = min(1.0, of.num_shares * max_tasks(of.num_workers) / num_jobs)  # of a job
-    times = num_files * min(of.num_workers * of.num_shares, num_jobs, 1 + batches * jobs_of_file)
+    batches = min(1.0, max(MAX_TASKS, TASKS_PER_WORKER * of.num_workers) / num_jobs)  # of a job
+    times = num_files * min(of.num_workers, num_jobs, 1 + batches * jobs_of_file)
     size = of.spill_bytes / num_files
     header = 300 + 16 * size / _BLOCK_BYTES + 8 * of.num_documents / num_files / _SAMPLED_ROWS
     return _cost(times * (1 + (header > _HEAD_BYTES)), 0, times * max(min(_HEAD_BYTES, size + header), header))

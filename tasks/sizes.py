@@ -55,8 +55,3 @@ def num_pieces(num_bytes: int, num_documents: int, num_files: int, has_ids: bool
     """
     max_documents = PIECE_DOCUMENTS * memory // MEMORY // (_IDS_COST if has_ids else 1)
     return max(1, -(-num_bytes // piece_bytes(num_files, memory)), -(-num_documents // max(1, max_documents)))
-
-
-def max_tasks(num_workers: int, usual: int = MAX_TASKS) -> int:
-    """Return the most tasks of a step: the usual number, but enough that no worker is idle."""
-    return max(usual, TASKS_PER_WORKER * num_workers)

@@ -120,7 +120,7 @@ class BuildPlan:
     @property
     def num_identical(self) -> int:
         """The number of partitions that are copies of others, whose spills they share."""
-        return len(self.partitions) - len({part.spill_name for part in self.partitions})
+        return len(self.partitions) - len(self.distinct)
 
     @property
     def distinct(self) -> list[Partition]:

@@ -28,14 +28,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tokenloom.errors import WorkerLost, WorkError
 from tokenloom.storage.stores.remote_calls import never_answered
 from tokenloom.storage.stores.remote_errors import is_transient, reason_of
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.workers import WorkerPool
-from tokenloom.tasks.sizes import MAX_TASKS, TASKS_PER_WORKER, max_tasks
+from tokenloom.tasks.sizes import MAX_TASKS, TASKS_PER_WORKER
 
 RETRY_SECONDS: tuple[float, ...] = (1, 5, 20)
 
@@ -63,34 +63,50 @@ class Batch(NamedTuple):
 
 
 Step = Callable[[Any], Any]
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class Share:
-    """Part `index` of `count` equal parts of a step's jobs, for one of several machines; `index` is in [0, count)."""
+    """Part `index` of `count` equal parts of a step's work, for one of several machines; `index` is in [0, count)."""
 
     index: int
     count: int
 
-    def of(self, jobs: Sequence[Job]) -> list[Job]:
-        """Return the jobs of this share: neighbours, which weigh about as much as those of each other share.
+    def of(self, items: Sequence[Item], weight_of: Callable[[Item], int] = lambda _: 1) -> list[Item]:
+        """Return the items of this share: neighbours, which weigh about as much as those of each other share.
 
-        Each job is in one share, which depends only on the weights of all jobs, whatever is done already.
+        Each item is in one share, which depends only on the weights of all items, whatever is done already.
         """
-        weights = [max(job.weight, 1) for job in jobs]
+        weights = [max(weight_of(item), 1) for item in items]
         ends = list(accumulate(weights))
         middles = (2 * end - weight for end, weight in zip(ends, weights, strict=True))  # twice, as whole numbers
-        return [job for job, at in zip(jobs, middles, strict=True) if at * self.count // (2 * ends[-1]) == self.index]
+        shares = (middle * self.count // (2 * ends[-1]) for middle in middles)
+        return [item for item, share in zip(items, shares, strict=True) if share == self.index]
 
 
 ALL = Share(0, 1)
 
 
-def batches_of(jobs: Sequence[Job], num_workers: int, task_weight: int, most: int = MAX_TASKS) -> list[Batch]:
+class WorkLeft(Exception):
+    """Other shares of a build have something of a step left: `counts` says how much of what."""
+
+    def __init__(self, counts: dict[str, int]) -> None:
+        super().__init__(counts)
+        self.counts = counts
+
+
+def refuse_left(**counts: int) -> None:
+    """Raise WorkLeft if a count is not 0."""
+    if any(counts.values()):
+        raise WorkLeft(counts)
+
+
+def batches_of(jobs: Sequence[Job], num_workers: int, task_weight: int, max_tasks: int = MAX_TASKS) -> list[Batch]:
     """Divide jobs into batches, in order; a batch ends with the job that fills it. See Runner.each."""
     total = sum(max(job.weight, 1) for job in jobs)
     for_workers = total // (TASKS_PER_WORKER * max(1, num_workers))
-    full = max(min(task_weight, for_workers), -(-total // max_tasks(num_workers, most)), 1)
+    full = max(min(task_weight, for_workers), -(-total // max(max_tasks, TASKS_PER_WORKER * num_workers)), 1)
     batches: list[list[Job]] = []
     weight = full
     for job in jobs:
@@ -121,7 +137,7 @@ class Runner:
     preload: Callable[[Callable[[], object]], None] = lambda _: None
 
     def each(
-        self, name: str, step: Step, jobs: Sequence[Job], task_weight: int = 1, most: int = MAX_TASKS
+        self, name: str, step: Step, jobs: Sequence[Job], task_weight: int = 1, max_tasks: int = MAX_TASKS
     ) -> list[Any]:
         """Run a step for each job; return the results in order. The batches change no byte of a version.
 
@@ -130,9 +146,9 @@ class Runner:
             step: the function that a worker calls for each job.
             jobs: in order.
             task_weight: how much a batch does; less so that each worker gets several, more if there would be too many.
-            most: the largest number of batches, if no worker is idle then, see max_tasks.
+            max_tasks: the largest number of batches, unless a worker would be idle: see TASKS_PER_WORKER.
         """
-        batches = batches_of(jobs, self.num_workers, task_weight, most)
+        batches = batches_of(jobs, self.num_workers, task_weight, max_tasks)
         return list(chain.from_iterable(self.run(name, step, batches)))
 
 

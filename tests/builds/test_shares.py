@@ -53,7 +53,7 @@ def test_shares_do_all_work_and_the_last_build_publishes(
     rounds = [[_left(spec, index, number) for index in range(number)] for _ in range(4)]
     assert rounds[-1][-1] == {}
     seen = [next(iter(left.items()), ("none", 0)) for lefts in rounds for left in lefts]
-    order = ["partitions", "files", "parts of runs", "shards", "none"]
+    order = ["partitions", "files", "run_parts", "shards", "none"]
     assert [order.index(step) for step, _ in seen] == sorted(order.index(step) for step, _ in seen)
     assert number == 1 or {step for step, _ in seen} == set(order)
     assert not share_from_spec(spec, Share(0, 1))["published"]

@@ -138,7 +138,7 @@ def _same(job: int) -> int:
 def _step(num_jobs: int, most: int) -> None:
     with open_runner(ProcessRunner(workers=_WORKERS), []) as runner:
         jobs = [Job(f"job {i}", i) for i in range(num_jobs)]
-        assert runner.each("tokenize", _same, jobs, most=most) == list(range(num_jobs))
+        assert runner.each("tokenize", _same, jobs, max_tasks=most) == list(range(num_jobs))
 
 
 def _rows(home: Path) -> Counter[str]:

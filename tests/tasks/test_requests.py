@@ -19,11 +19,10 @@ import pytest
 from scripts import plan_table
 from tests import counts
 from tests.builders.datasets import make_spec, write_jsonl, write_parquet
-from tests.counts import every, full_only
+from tests.counts import every
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.s3_server import BUCKET, upload
 from tokenloom.cli.main import main
-from tokenloom.flows.build_steps import run_share
 from tokenloom.flows.direct import build_directly, plan_directly
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.formats.statistics import EncodedCounts
@@ -32,7 +31,6 @@ from tokenloom.tasks.building.assign import assign_shards
 from tokenloom.tasks.building.plan import BuildPlan, Partition, plan_build, with_partitions
 from tokenloom.tasks.preview import costs_of, proposed_sizes, volume_of
 from tokenloom.tasks.requests import Cost, Volume, requests_of
-from tokenloom.tasks.running.steps import Share, open_workers
 from tokenloom.tasks.sources import PartitionRange
 
 # ---- small builds, counted at a server
@@ -90,27 +88,6 @@ def test_a_build_sends_the_requests_that_plan_counts(
     assert abs(s3_proxy.bytes_sent(".spill") / merging - 1) <= 0.2  # of files that are smaller than a block
 
 
-@full_only
-@pytest.mark.parametrize("max_fan_in", [4, 1024])
-def test_shares_send_the_requests_that_are_counted(
-    max_fan_in: int, tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tokenloom.tasks.sizes.MAX_FAN_IN", max_fan_in)
-    s3_proxy.returns_checksums = True
-    spec = _spec(tmp_path, s3_url, is_remote=False, kind="jsonl")
-    plan, estimate = plan_directly(spec, 0)
-    assert estimate is not None
-    costs = costs_of(plan, volume_of(plan, estimate, 0)._replace(num_shares=3), 1.0, None)
-    s3_proxy.seen.clear()
-    num_arrays = 3 if max_fan_in == 4 else 2
-    for index in [*range(3)] * num_arrays:
-        with open_workers(0) as runner:
-            left = run_share(spec, runner, Share(index, 3))["left"]
-    assert left == {}
-    build_directly(spec, 0)
-    assert abs(len(s3_proxy.seen) / costs["requests"] - 1) <= 0.05
-
-
 def test_uploads_of_shards_in_parts_are_counted(
     tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +135,7 @@ def test_ten_terabytes_in_160_000_partitions_take_less_than_50_million_requests(
     found = requests_of(of)
     whole = np.sum(list(found.values()), axis=0)
     assert of.num_runs == 400
-    assert _sent(found) <= _sent(requests_of(of._replace(num_shares=16))) <= 5e7
+    assert _sent(found) <= 5e7
     assert whole[2] / whole[0] >= 100 * 1024
     for step in ("merge", "shuffle"):
         assert of.spill_bytes / found[step][0] >= 100 * 1024
@@ -169,7 +146,7 @@ def test_no_step_is_quadratic_in_partitions(text_bytes: int) -> None:
     one, four = (requests_of(volume(size)) for size in (text_bytes, 4 * text_bytes))
     for step, cost in four.items():
         before = one[step]
-        assert cost[0] + cost[1] <= 1.05 * 4**1.5 * (before[0] + before[1]) or cost[0] < 10**5
+        assert cost[0] + cost[1] <= 1.05 * 4**1.5 * (before[0] + before[1]) or cost[0] + cost[1] < 10**5
     assert _sent(requests_of(volume(text_bytes, 2 * 10**9))) <= _sent(one)
 
 

@@ -174,7 +174,7 @@ def test_batches_have_each_job_in_order_are_few_and_enough_for_all_workers(
 @given(st.lists(st.integers(0, 10**12), max_size=200), st.integers(1, 300))
 def test_shares_have_each_job_once_and_weigh_alike(weights: list[int], count: int) -> None:
     jobs = [Job(str(i), i, weight) for i, weight in enumerate(weights)]
-    shares = [Share(index, count).of(jobs) for index in range(count)]
+    shares = [Share(index, count).of(jobs, lambda job: job.weight) for index in range(count)]
     assert [job for share in shares for job in share] == jobs
     heaviest = max([1, *weights])
     equal = sum(max(1, weight) for weight in weights) / count
