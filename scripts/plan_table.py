@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # a program sees only its own folder
 
-from tokenloom.tasks.requests import Volume, requests_of  # noqa: E402
+from tokenloom.tasks.costs import Volume, requests_of  # noqa: E402
 from tokenloom.tasks.sizes import MAX_SPILLS  # noqa: E402
 from tokenloom.wording import shown_bytes  # noqa: E402
 

@@ -28,8 +28,8 @@ from tokenloom.tasks.building.assign import check_documents_found, cut_split
 from tokenloom.tasks.building.documents import document_encoder, load_for_measuring
 from tokenloom.tasks.building.plan import Build, BuildPlan, Partition, partitions_by_source
 from tokenloom.tasks.building.tokenization import HELD_BYTES, read_documents
+from tokenloom.tasks.costs import COLUMNS, ROW_BYTES, Volume, requests_of
 from tokenloom.tasks.quarantine import PartitionTally
-from tokenloom.tasks.requests import COLUMNS, ROW_BYTES, Volume, requests_of
 from tokenloom.tasks.rules import IDS, keep_documents
 from tokenloom.tasks.running.memory import each_bounded
 from tokenloom.tasks.sizes import PIECES_HELD, piece_bytes, runs_of

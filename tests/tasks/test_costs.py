@@ -29,8 +29,8 @@ from tokenloom.storage.formats.statistics import EncodedCounts
 from tokenloom.storage.work.records import PartitionRecord, QuarantineSummary, SpillCounts
 from tokenloom.tasks.building.assign import assign_shards
 from tokenloom.tasks.building.plan import BuildPlan, Partition, plan_build, with_partitions
+from tokenloom.tasks.costs import Cost, Volume, requests_of
 from tokenloom.tasks.preview import costs_of, proposed_sizes, volume_of
-from tokenloom.tasks.requests import Cost, Volume, requests_of
 from tokenloom.tasks.sources import PartitionRange
 
 # ---- small builds, counted at a server
@@ -91,7 +91,7 @@ def test_a_build_sends_the_requests_that_plan_counts(
 def test_uploads_of_shards_in_parts_are_counted(
     tmp_path: Path, s3_url: str, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("storage.stores.s3", "tasks.requests"):
+    for module in ("storage.stores.s3", "tasks.costs"):
         monkeypatch.setattr(f"tokenloom.{module}.PART_BYTES", 5 * 2**20)  # the least that S3 takes
     s3_proxy.returns_checksums = True
     path = write_parquet(tmp_path / "a.parquet", [text * 40 for text in _texts(7, 800)])
