@@ -34,7 +34,7 @@ def test_the_indexed_job_runs_as_many_shares_as_its_command_says_and_ignores_75(
     command = spec["template"]["spec"]["containers"][0]["command"][-1]
     assert command.endswith(f'--share "$JOB_COMPLETION_INDEX/{spec["completions"]}"')
     rules = spec["podFailurePolicy"]["rules"]
-    assert rules[0] == {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [75]}}
+    assert rules[0] == {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [75, 143]}}
 
 
 @pytest.mark.parametrize("wrong", [{"completion": 8}, {"completions": "8"}, {"podFailurePolicy": {"rules": [{}]}}])

@@ -87,6 +87,11 @@ class BuildSpec(SpecModel):
             raise ValueError("16 hexadecimal digits name a version; choose another name")
         return value
 
+    @field_validator("runner", mode="before")
+    @classmethod
+    def _runs_in_processes(cls, value: Any) -> Any:
+        return {"kind": "process", **value} if isinstance(value, dict) else value
+
     @field_validator("splits", mode="before")
     @classmethod
     def _splits_as_list(cls, value: Any) -> Any:

@@ -69,12 +69,14 @@ def _build_share(spec: BuildSpec, share: tuple[int, int], out: Output) -> Result
 
     with showing_progress():
         result = share_from_spec(spec, Share(*share))
-    done = f"share {share[0]}/{share[1]} of {result['dataset']}@{result['version']} is done"
-    if left := ", ".join(f"{what} {count:,}" for what, count in result["left"].items()):
-        out.line(f"{done}; left: {left}; when none is left, run all shares again for the steps behind")
+    line = f"share {share[0]}/{share[1]} of {result['dataset']}@{result['version']} is done; "
+    if left := next(iter(result["left"].items()), None):
+        what = counted(left[1], left[0].replace("_", " ").removesuffix("s"))
+        line += f"other shares have left: {what}; run them, then all for the next step"
     else:
         is_next = "it is published" if result["published"] else "`tokenloom build` without --share publishes it"
-        out.line(f"{done}; nothing is left: {is_next}")
+        line += f"nothing is left: {is_next}"
+    out.line(line)
     return Result(result)
 
 

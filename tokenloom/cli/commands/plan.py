@@ -57,7 +57,7 @@ def plan(
         value["creates_exclusively"] = _exclusiveness(planned.build.store)
     _print_plan(out, planned, value)
     if estimate:
-        _print_estimate(out, estimate, is_encoded=not planned.missing)
+        _print_estimate(out, estimate, is_encoded=not planned.missing, has_marks=planned.build.marks is not None)
         _print_costs(out, value, is_local=planned.build.store.is_local)
         check_disk(planned, estimate)
     return Result(value)
@@ -186,8 +186,9 @@ def _print_chat(out: Output, chat: Json) -> None:
         print_runs(out, chat["first"], _CONVERSATION_CHARS)
 
 
-def _print_estimate(out: Output, estimate: Estimate, *, is_encoded: bool) -> None:
+def _print_estimate(out: Output, estimate: Estimate, *, is_encoded: bool, has_marks: bool) -> None:
     basis = "already encoded" if is_encoded else f"from a sample of {shown_bytes(estimate.sampled_bytes)}"
+    basis += "; before keep, repeat and exclude" if has_marks else ""
     if not estimate.num_documents:
         out.line("warning: the sample has no documents; a build fails if the rest has none either")
     tokens, documents = counted(estimate.num_tokens, "token"), counted(estimate.num_documents, "document")
