@@ -193,7 +193,8 @@ class DocumentTable:
             return pa.ipc.open_file(self._file, options=pa.ipc.IpcReadOptions(included_fields=[_KEY]))
 
     @cached_property
-    def _batch(self) -> Callable[[int], DocumentColumns]:  # refers to the table, which only a collection frees then
+    def _batch(self) -> Callable[[int], DocumentColumns]:
+        # made on first use: its cache refers back to the table, which then waits for the garbage collector
         return lru_cache(2)(self._read_batch)
 
     def _batch_keys(self, index: int) -> UInt64s:

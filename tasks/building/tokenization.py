@@ -38,7 +38,7 @@ from tokenloom.tokenizers.base import text_bytes
 from tokenloom.tokenizers.fast.tokenizer import FastTokenizer
 
 SPILL_TEXT_BYTES = 64_000_000
-HELD_BYTES = 1_500_000_000  # of ids and keys in memory, of which a spill that is written takes as much again
+HELD_BYTES = 1_500_000_000  # of ids and keys, held before a spill is written; writing takes as much again
 
 
 class _SpillWriter:
@@ -54,7 +54,7 @@ class _SpillWriter:
 
     def __init__(self, build: Build, part: Partition, tokenizer: Tokenizer) -> None:
         self._build, self._name = build, part.spill_name
-        self._info: JsonObject = {"tokenizer": tokenizer.fingerprint}  # nothing that its name does not tell
+        self._info: JsonObject = {"tokenizer": tokenizer.fingerprint}  # only what the spill's name contains
         self._pending: list[SpillDocuments] = []
         self._num_bytes = self._held_bytes = 0
         self.spills: list[SpillCounts] = []
