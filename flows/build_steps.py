@@ -267,12 +267,12 @@ def _merge(
 ) -> Assignment:
     """Make the parts of runs of a share that no earlier build made; return the assignment with all parts."""
     there = find_run_parts(plan.build.store, assignment.parts)
-    jobs = [Job(there[i].name, i) for i in share.of(range(len(there))) if not there[i].checksum]
+    jobs = [Job(there[i].name, i) for i in share.of(range(len(there))) if not there[i].is_made]
     with _step("merge", seconds, len(jobs), "parts", len(jobs)):
-        runner.each("merge", partial(merge_part, plan.build, assignment.token), jobs)
+        runner.each("merge", partial(merge_part, plan.build, assignment.digest), jobs)
         assignment = with_runs(plan.build, assignment)
     if share is not ALL:
-        refuse_left(run_parts=sum(not part.checksum for part in assignment.parts))
+        refuse_left(run_parts=sum(not part.is_made for part in assignment.parts))
     return assignment
 
 
@@ -281,7 +281,7 @@ def _shuffle(plan: BuildPlan, runner: Runner, assignment: Assignment, seconds: d
     jobs = [Job(shard.name, i, shard.num_tokens) for i, shard in enumerate(assignment.shards)]
     own = share.of(jobs, lambda job: job.weight)
     with _step("shuffle", seconds, sum(job.weight for job in own), "shards", len(own)):
-        runner.each("shuffle", partial(shuffle_shard, plan.build, assignment.token), own)
+        runner.each("shuffle", partial(shuffle_shard, plan.build, assignment.digest), own)
     if share is not ALL:
         refuse_left(shards=num_unmade(plan.build, assignment))
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 
 from tokenloom.errors import FormatError, StoreError, WorkError
 from tokenloom.storage.formats.manifest import ShardEntry
 from tokenloom.storage.formats.records import Record, decode_record, parse_json, sign
 from tokenloom.storage.formats.statistics import DocumentCounts, DocumentStatistics, EncodedCounts, MarkCounts
+from tokenloom.storage.stores import open_store
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.build_record import EncoderUse
 
@@ -179,27 +181,35 @@ class RunPart:
     end: int
     num_bytes: int = 0
     checksum: str = ""
-    left: dict[str, int] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict, hash=False)
     index: int = 0
+
+    @property
+    def is_made(self) -> bool:
+        """Whether its file is there."""
+        return bool(self.checksum)
+
+
+MergedFile = SpillEntry | RunPart
 
 
 @dataclass(frozen=True, slots=True)
 class RunPartRecord:
-    """A part of a run that was merged: its file, and what was `left` out of it, see Piece.counts."""
+    """A part of a run that was merged: its file, and the counts of what was `dropped`, see Piece.counts."""
 
     spill: SpillCounts
-    left: dict[str, int]
+    dropped: dict[str, int]
 
 
 def find_run_parts(store: Store, parts: Sequence[RunPart]) -> list[RunPart]:
-    """Return parts of runs, with the rest of those that are there."""
+    """Return the parts; those that exist have length, checksum and counts."""
     lengths = {f"{FOLDER}/{name}": num_bytes for name, num_bytes in store.lengths(FOLDER).items()}
     paths = [path for part in parts if (path := partition_record_path(part.name)) in lengths]
     records, found = find_work_records(store, paths, RunPartRecord), []
     for part in parts:
         record = records.get(partition_record_path(part.name))
         if record and lengths.get(spill_path(part.name, 0)) == record.spill.bytes:
-            part = replace(part, num_bytes=record.spill.bytes, checksum=record.spill.checksum, left=record.left)
+            part = replace(part, num_bytes=record.spill.bytes, checksum=record.spill.checksum, dropped=record.dropped)
         found.append(part)
     return found
 
@@ -232,7 +242,7 @@ class Assignment:
     `parts` are those of the runs of all spills, in order, if there are any: then they are read in place of spills.
     `sources` are the names of the sources, `encoded` the counts of each. `not_read` and `quarantined` count rows
     of all inputs; those that were not read are among the filtered ones. `marks` are counts of
-    the documents of each source, {} without marks. `token` is the end of the checksum of its file, and names
+    the documents of each source, {} without marks. `digest` is the end of the checksum of its file, and names
     it: another build of the version may have other spills, or other runs.
     """
 
@@ -246,7 +256,14 @@ class Assignment:
     encoded: dict[str, EncodedCounts]
     marks: dict[str, MarkCounts] = field(default_factory=dict)
     parts: list[RunPart] = field(default_factory=list)
-    token: str = field(default="", compare=False, metadata={"absent": ""})
+    digest: str = field(default="", compare=False)
+
+    def files(self, split_index: int, start_key: int, end_key: int) -> Sequence[MergedFile]:
+        """Return the files that may hold documents of a split with keys in [start_key, end_key), in order."""
+        if not self.parts:
+            return self.spills
+        of_split = (part for part in self.parts if part.split_index == split_index)
+        return [part for part in of_split if part.start_key < end_key and start_key < part.end_key]
 
 
 def build_path(version: str, name: str) -> str:
@@ -261,20 +278,24 @@ def find_assignments(store: Store, version: str) -> list[Assignment]:
     return list(find_work_records(store, paths, Assignment).values())
 
 
-def read_assignment(store: Store, version: str, token: str) -> Assignment:
-    """Return an assignment of a version that is being built; raises WorkError if it is missing or damaged."""
-    path = build_path(version, f"{_ASSIGNMENT}{token}.json")
+@lru_cache(maxsize=1)  # it may have 30 MB
+def read_assignment(root: str, version: str, digest: str) -> Assignment:
+    """Return an assignment of a version that is being built; raises WorkError if it is missing or damaged.
+
+    A process reads it once, from the store at a path or URL.
+    """
+    store, path = open_store(root), build_path(version, f"{_ASSIGNMENT}{digest}.json")
     with reading_work_file(store, path):
         assignment = decode_record(Assignment, parse_json(store.read(path), path, is_signed=True), store.place(path))
-    return replace(assignment, token=token)
+    return replace(assignment, digest=digest)
 
 
 def write_assignment(store: Store, version: str, assignment: Assignment) -> Assignment:
-    """Write an assignment of a version that is being built; return it with its token, which names its content."""
-    data = sign(replace(assignment, token=""))
-    token = data[-18:-2].decode()
-    store.replace(build_path(version, f"{_ASSIGNMENT}{token}.json"), data, durable=False)
-    return replace(assignment, token=token)
+    """Write an assignment of a version that is being built; return it with the digest of its content."""
+    data = sign(replace(assignment, digest=""))
+    digest = data[-18:-2].decode()
+    store.replace(build_path(version, f"{_ASSIGNMENT}{digest}.json"), data, durable=False)
+    return replace(assignment, digest=digest)
 
 
 @dataclass(slots=True)

@@ -10,8 +10,8 @@ tokens, both checked. It holds neither source nor path: the same file under two 
 The JSON block has the counts of each split, the bytes of a token, and whether tokens have classes, one byte each: those
 of conversations have. The checksum of the header is in the record of the partition, and covers all of the spill.
 
-A part of a run, see records.RunPart, has the same format with a table of RUN_DTYPE: its documents are those of many
-spills, in the order (split, key, content, member, row).
+A part of a run, see records.RunPart, has the same format: its documents are those of many spills, in the order (split,
+key, content, spill, row), since each row holds its spill too, see ROW_BITS.
 
 A spill is a cache that the next build reuses; its name is a hash of everything that determines its bytes.
 """
@@ -54,8 +54,8 @@ TABLE_DTYPE = np.dtype(
         ("id_bytes", "<u4"),  # 0 where the document has no id
     ]
 )
-#: of a part of a run: with the place of a document's spill among those of the run
-RUN_DTYPE = np.dtype([*TABLE_DTYPE.descr, ("member", "<u4")])
+#: rows are below 2**54: in a part of a run, the 10 bits above are the index of its spill in the run (of at most 1,024)
+ROW_BITS = 54
 _FIXED = struct.Struct("<8sII")  # magic, header bytes, JSON bytes
 _BLOCK_BYTES = 2**17  # a read of a key range costs at most two blocks more; of 100 GB, a range is 80 KB of a spill
 _PIECE_BYTES = 2**20  # tokens are written in pieces of this length
@@ -71,8 +71,7 @@ class SpillDocuments:
 
     Shapes: n documents; `content` is (n, 2) uint64 (high, low), `tokens` (sum of num_tokens,), `ids` (sum of
     id_bytes,) UTF-8, the rest (n,). `classes` has the class of each token, see storage/formats/classes.py; None if the
-    documents are plain text. `member` is the place of each document's spill in its run, None of a partition; it comes
-    before the row in the order.
+    documents are plain text.
     """
 
     split: NDArray[np.uint8]
@@ -84,7 +83,6 @@ class SpillDocuments:
     id_bytes: NDArray[np.uint32]
     ids: NDArray[np.uint8]
     classes: NDArray[np.uint8] | None = None
-    member: NDArray[np.uint32] | None = None
 
 
 def write_spill(
@@ -101,25 +99,21 @@ def write_spill(
         info: JSON values for the header: tokenizer fingerprint.
     """
     assert documents.classes is None or len(documents.classes) == len(documents.tokens)
-    places = (documents.row,) if documents.member is None else (documents.row, documents.member)
-    order = np.lexsort((*places, documents.content[:, 1], documents.content[:, 0], documents.key, documents.split))
+    order = np.lexsort((documents.row, *documents.content.T[::-1], documents.key, documents.split))
     split, num_tokens = documents.split[order], documents.num_tokens[order]
     counts = {
         "documents": np.bincount(split, minlength=num_splits).tolist(),
         "tokens": [int(num_tokens[split == i].sum(dtype=np.uint64)) for i in range(num_splits)],
     }
     info = info | counts | {"classes": documents.classes is not None, "token_bytes": documents.tokens.itemsize}
-    info |= {} if documents.member is None else {"members": True}
     with store.writing(spill_path(name, index), durable=False) as file:
         num_bytes, checksum = _write(file, documents, order, info)
     return SpillCounts(num_bytes, **counts, checksum=checksum)
 
 
 def _table(documents: SpillDocuments, order: NDArray[np.intp]) -> AnyArray:
-    """Return the document table of documents in an order, (n,) of TABLE_DTYPE or RUN_DTYPE."""
-    table = np.zeros(len(order), TABLE_DTYPE if documents.member is None else RUN_DTYPE)
-    if documents.member is not None:
-        table["member"] = documents.member[order]
+    """Return the document table of documents in an order, (n,) of TABLE_DTYPE."""
+    table = np.zeros(len(order), TABLE_DTYPE)
     table["key"] = documents.key[order]
     table["content_high"], table["content_low"] = documents.content[order].T
     table["row"] = documents.row[order]
@@ -200,15 +194,14 @@ class Spill:
         self.has_classes = bool(self.info["classes"])
         self.dtype = token_dtype(2 ** (8 * cast(int, self.info["token_bytes"])))
         num_tokens = sum(cast(list[int], self.info["tokens"]))
-        self._table_dtype = RUN_DTYPE if "members" in self.info else TABLE_DTYPE
-        self._tokens_start = self._split_ends[-1] * self._table_dtype.itemsize
+        self._tokens_start = self._split_ends[-1] * TABLE_DTYPE.itemsize
         self._classes_start = self._tokens_start + num_tokens * self.dtype.itemsize
         self._ids_start = self._classes_start + num_tokens * self.has_classes
 
     def documents(self, split_index: int, start_key: int, end_key: int) -> tuple[int, AnyArray]:
         """Return the number of the first row of a split with a key in [start_key, end_key), and all such rows.
 
-        They are (n,) of TABLE_DTYPE, or of RUN_DTYPE if this is a part of a run.
+        They are (n,) of TABLE_DTYPE.
         """
         first, end = self._split_ends[split_index], self._split_ends[split_index + 1]
         # Sampled rows inside the split bracket the wanted ones; rows between two samples are read whole.
@@ -219,9 +212,9 @@ class Spill:
         row_start = max(first, before * _SAMPLE_ROWS)
         row_end = min(end, after * _SAMPLE_ROWS)
         if row_end <= row_start:
-            return 0, np.empty(0, self._table_dtype)
-        size = self._table_dtype.itemsize
-        rows = np.frombuffer(self._read(row_start * size, row_end * size), self._table_dtype)
+            return 0, np.empty(0, TABLE_DTYPE)
+        size = TABLE_DTYPE.itemsize
+        rows = np.frombuffer(self._read(row_start * size, row_end * size), TABLE_DTYPE)
         first_row = int(np.searchsorted(rows["key"], np.uint64(start_key)))
         last_row = int(np.searchsorted(rows["key"], np.uint64(end_key - 1), side="right"))
         return row_start + first_row, rows[first_row:last_row]

@@ -50,7 +50,7 @@ def assign_shards(plan: BuildPlan) -> Assignment:
     found = find_partition_records(store, (part.spill_name for part in plan.partitions))
     by_source: dict[str, list[PartitionRecord]] = {name: [] for name in sources}
     spills: list[SpillEntry] = []
-    counts: list[SpillCounts] = []  # of each of them
+    counts: list[SpillCounts] = []  # one for each spill
     for part in plan.partitions:
         record, source = found.get(part.spill_name), part.file.source
         if record is None:
@@ -143,7 +143,7 @@ def with_runs(build: Build, assignment: Assignment) -> Assignment:
     Of unfinished ones, each share of a build would write another.
     """
     done = replace(assignment, parts=find_run_parts(build.store, assignment.parts))
-    return write_assignment(build.store, build.version, done) if all(part.checksum for part in done.parts) else done
+    return write_assignment(build.store, build.version, done) if all(part.is_made for part in done.parts) else done
 
 
 def check_documents_found(plan: BuildPlan, records: Mapping[str, PartitionRecord]) -> None:

@@ -33,10 +33,10 @@ from tokenloom.tasks.building.inputs import InputFile
 from tokenloom.tasks.building.marks.evaluation import Verdict, row_numbers
 from tokenloom.tasks.building.marks.files import MarkRules
 from tokenloom.tasks.building.marks.tables import Documents, check_length, load_table
+from tokenloom.tasks.building.merge import documents_of
 from tokenloom.tasks.building.plan import Build, BuildPlan, Partition
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.sources import make_reader
-from tokenloom.tokenizers.base import text_bytes
 from tokenloom.wording import counted
 
 _COPIED_TOKENS = 2**24  # in a spill of copies, about
@@ -157,18 +157,9 @@ def _further_copies(spill: Spill, documents: Documents, copies: UInt8s) -> Itera
     lengths, all_tokens = table["num_tokens"], (0, int(table["num_tokens"].sum(dtype=np.int64)))
     tokens = as_segments(np.concatenate(list(spill.tokens(*all_tokens))), lengths)
     classes = as_segments(np.concatenate(list(spill.classes(*all_tokens))), lengths) if spill.has_classes else None
-    ids = documents.ids.fill_null("")
     for start, end in runs_of(offsets_of(lengths[which]), _COPIED_TOKENS):
-        of = which[start:end]
-        rows, (id_bytes, offsets) = table[of], text_bytes(ids.take(pa.array(of)).cast(pa.large_string()))
-        yield SpillDocuments(
-            split=documents.split[of],
-            key=copy_keys(rows["key"], number[start:end]),
-            content=np.stack([rows["content_high"], rows["content_low"]], axis=1),
-            row=rows["row"],
-            num_tokens=rows["num_tokens"],
-            tokens=take_segments(tokens, of, spill.dtype),
-            id_bytes=np.diff(offsets).astype(np.uint32),
-            ids=id_bytes,
-            classes=None if classes is None else take_segments(classes, of, np.dtype(np.uint8)),
-        )
+        rows = table[of := which[start:end]]
+        rows["key"] = copy_keys(rows["key"], number[start:end])
+        taken = None if classes is None else take_segments(classes, of, np.dtype(np.uint8))
+        ids = documents.ids.take(pa.array(of))
+        yield documents_of(rows, documents.split[of], ids, take_segments(tokens, of, spill.dtype), taken)

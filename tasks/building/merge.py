@@ -16,60 +16,27 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tokenloom.storage.formats.arrays import runs_of, token_dtype
+from tokenloom.storage.formats.arrays import UInt8s, runs_of, token_dtype
 from tokenloom.storage.formats.classes import TEXT_CLASS
 from tokenloom.storage.stores import open_store
 from tokenloom.storage.work.marked import read_copies
 from tokenloom.storage.work.records import (
-    Assignment,
+    MergedFile,
     RunPart,
     RunPartRecord,
-    SpillEntry,
     partition_record_path,
     read_assignment,
     write_work_record,
 )
 from tokenloom.storage.work.segments import as_segments, take_segments
-from tokenloom.storage.work.spill import TABLE_DTYPE, Spill, SpillDocuments, write_spill
+from tokenloom.storage.work.spill import ROW_BITS, TABLE_DTYPE, Spill, SpillDocuments, write_spill
 from tokenloom.tasks.building.plan import Build
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.sizes import MAX_FAN_IN
 from tokenloom.tokenizers.base import text_bytes
 
 WRITE_TOKENS = 2**20
-MergedFile = SpillEntry | RunPart
-_SPILL_DTYPE = np.dtype([("input", "<u4"), ("source", "<u4"), ("is_copy", "?")])
 GAP_BYTES = 2**20  # reading a smaller gap takes less time than another read of a remote store
-
-
-@dataclass(frozen=True)
-class Work:
-    """The assignment of a build, and what it says of all of it.
-
-    `spills` (n,) has the "input" and "source" of each of n spills, by index, and whether it "is_copy".
-    `token_bytes` are those of the files to merge for each token of a shard, with tables, ids and what is dropped.
-    """
-
-    assignment: Assignment
-    spills: NDArray[Any]
-    token_bytes: float
-
-    def files(self, split_index: int, start_key: int, end_key: int) -> Sequence[MergedFile]:
-        """Return the files that may hold documents of a split with keys in [start_key, end_key), in order."""
-        if not (parts := self.assignment.parts):
-            return self.assignment.spills
-        of_split = (part for part in parts if part.split_index == split_index)
-        return [part for part in of_split if part.start_key < end_key and start_key < part.end_key]
-
-
-@lru_cache(maxsize=1)
-def work_of(root: str, version: str, token: str) -> Work:
-    """Return what an assignment says of a version that is being built; a process reads it once: it may have 30 MB."""
-    assignment = read_assignment(open_store(root), version, token)
-    spills = [(entry.input_index, entry.source_index, entry.is_copy) for entry in assignment.spills]
-    num_bytes = sum(file.num_bytes for file in assignment.parts or assignment.spills)
-    num_tokens = sum(shard.num_tokens for shard in assignment.shards)
-    return Work(assignment, np.array(spills, _SPILL_DTYPE), num_bytes / max(1, num_tokens))
 
 
 @dataclass(frozen=True)
@@ -78,13 +45,13 @@ class Piece:
 
     `counts` has its "duplicates", its further "copies", "left_copies" of identical documents, and "left_tokens".
 
-    Shapes: rows (n,) of TABLE_DTYPE; file (n,), which file holds a document; origin (n,), the position of the spill
-    that it comes from; ids (n,) large_string or None.
+    Shapes: rows (n,) of TABLE_DTYPE; file_index (n,), which file holds a document; spill_index (n,), which spill it
+    comes from; ids (n,) large_string or None.
     """
 
     rows: NDArray[Any]
-    file: NDArray[np.uint32]
-    origin: NDArray[np.uint32]
+    file_index: NDArray[np.uint32]
+    spill_index: NDArray[np.uint32]
     ids: pa.Array | None
     counts: dict[str, int]
 
@@ -100,26 +67,26 @@ def merge_documents(
     Args:
         build: the build.
         files: spills, or parts of runs of spills, in order.
-        is_copy: whether each spill, those in `files` by position there, has further copies.
+        is_copy: by spill index: whether the spill holds further copies. The index of `files[i]`, if a spill, is i.
         split_index: the split.
         keys: [start, end).
 
     Raises WorkError if a file is missing or damaged.
     """
     tables, ids = [np.empty(0, TABLE_DTYPE)], [pa.array([], pa.large_string())]
-    origins = [np.empty(0, np.uint32)]
+    spill_indices = [np.empty(0, np.uint32)]
     num_read = np.zeros(2, np.int64)  # documents, and further copies
     num_tokens = 0
     for number, file in enumerate(files):
-        spill = recorded_spill(str(build.store.root), file.name, file.index, file.num_bytes, file.checksum)
+        spill = recorded_spill(str(build.store.root), file)
         first, rows = spill.documents(split_index, *keys)
-        stays, origin = np.ones(len(rows), dtype=bool), np.full(len(rows), number, np.uint32)
+        stays, spill_index = np.ones(len(rows), dtype=bool), np.full(len(rows), number, np.uint32)
         if isinstance(file, RunPart):
-            origin = rows["member"] + np.uint32(file.first)
-            rows = rows[list(TABLE_DTYPE.names or ())].astype(TABLE_DTYPE)
+            rows, spill_index = rows.copy(), (file.first + (rows["row"] >> ROW_BITS)).astype(np.uint32)
+            rows["row"] &= 2**ROW_BITS - 1
         elif file.marked:
             stays = read_copies(build.store, file.marked, file.index, first, first + len(rows)) > 0
-        num_read += np.bincount(is_copy[origin[stays]], minlength=2)
+        num_read += np.bincount(is_copy[spill_index[stays]], minlength=2)
         num_tokens += int(rows["num_tokens"][stays].sum(dtype=np.uint64))
         # Drop copies within the file now: a million of them must not stay in memory until the merge.
         if build.rules.deduplicate:
@@ -127,19 +94,19 @@ def merge_documents(
         if build.has_ids:
             ids.append(spill.ids(rows).filter(pa.array(stays)))
         tables.append(rows[stays])
-        origins.append(origin[stays])
-    file_of = np.repeat(np.arange(len(files), dtype=np.uint32), [len(table) for table in tables[1:]])
-    rows, origin = np.concatenate(tables), np.concatenate(origins)
+        spill_indices.append(spill_index[stays])
+    file_index = np.repeat(np.arange(len(files), dtype=np.uint32), [len(table) for table in tables[1:]])
+    rows, spill_index = np.concatenate(tables), np.concatenate(spill_indices)
     del tables
-    order = _total_order(rows, origin)
+    order = _total_order(rows, spill_index)
     if build.rules.deduplicate:
         order = order[_is_first(rows[order])]
-    rows, origin = rows[order], origin[order]
-    num_copies = int(is_copy[origin].sum())
+    rows, spill_index = rows[order], spill_index[order]
+    num_copies = int(is_copy[spill_index].sum())
     return Piece(
         rows=rows,
-        file=file_of[order],
-        origin=origin,
+        file_index=file_index[order],
+        spill_index=spill_index,
         ids=pa.concat_arrays(ids).take(pa.array(order)) if build.has_ids else None,
         counts={
             "duplicates": int(num_read[0]) - (len(rows) - num_copies),
@@ -151,9 +118,9 @@ def merge_documents(
 
 
 @lru_cache(maxsize=2 * MAX_FAN_IN)  # headers of 5 to 70 KB: each piece of a shard needs those of all of its files
-def recorded_spill(root: str, name: str, index: int, num_bytes: int, checksum: str) -> Spill:
-    """Return a spill of the store at a path or URL, whose header is read once in a process: its checksum checks it."""
-    return Spill(open_store(root), name, index, num_bytes, checksum)
+def recorded_spill(root: str, file: MergedFile) -> Spill:
+    """Return a file of the store at a path or URL, whose header is read once in a process: its checksum checks it."""
+    return Spill(open_store(root), file.name, file.index, file.num_bytes, file.checksum)
 
 
 def _is_first(rows: NDArray[Any]) -> NDArray[np.bool_]:
@@ -165,7 +132,7 @@ def _is_first(rows: NDArray[Any]) -> NDArray[np.bool_]:
     return first
 
 
-def _total_order(rows: NDArray[Any], origin: NDArray[np.uint32]) -> NDArray[np.int64]:
+def _total_order(rows: NDArray[Any], spill_index: NDArray[np.uint32]) -> NDArray[np.int64]:
     """Return the order (key, content, input, row); spills come in the order of inputs and of their rows.
 
     A stable sort by key does nearly all the work; the other columns matter only where keys are equal.
@@ -180,7 +147,7 @@ def _total_order(rows: NDArray[Any], origin: NDArray[np.uint32]) -> NDArray[np.i
     tied[:-1] |= equal
     subset = order[tied]
     part = rows[subset]
-    within = np.lexsort((part["row"], origin[subset], part["content_low"], part["content_high"], part["key"]))
+    within = np.lexsort((part["row"], spill_index[subset], part["content_low"], part["content_high"], part["key"]))
     order[tied] = subset[within]
     return order
 
@@ -202,17 +169,17 @@ class _Read:
 
 def _plan_reads(files: Sequence[MergedFile], piece: Piece, token_bytes: int) -> Iterator[_Read]:
     """Yield the reads for the tokens of a piece, file by file; gaps above GAP_BYTES are not read."""
-    by_place = np.lexsort((piece.rows["start"], piece.file))
+    by_place = np.lexsort((piece.rows["start"], piece.file_index))
     starts = piece.rows["start"][by_place].astype(np.int64)
     ends = starts + piece.rows["num_tokens"][by_place]
     gaps = starts[1:] - ends[:-1]
-    is_cut = (np.diff(piece.file[by_place]) != 0) | (gaps * token_bytes > GAP_BYTES)
+    is_cut = (np.diff(piece.file_index[by_place]) != 0) | (gaps * token_bytes > GAP_BYTES)
     bounds = [0, *(np.flatnonzero(is_cut) + 1).tolist(), len(by_place)]
     for first, last in pairwise(bounds):
         lengths = np.zeros(2 * (last - first), np.int64)
         lengths[2::2] = gaps[first : last - 1]
         lengths[1::2] = ends[first:last] - starts[first:last]
-        file = files[piece.file[by_place[first]]]
+        file = files[piece.file_index[by_place[first]]]
         yield _Read(file, int(starts[first]), int(ends[last - 1]), by_place[first:last], lengths)
 
 
@@ -256,7 +223,7 @@ def _read_all(
     start = 0
     for read in reads:
         file, end = read.file, start + read.end - read.start
-        spill = recorded_spill(root, file.name, file.index, file.num_bytes, file.checksum)
+        spill = recorded_spill(root, file)
         assert has_classes or not spill.has_classes  # else a version would lose its masks in silence
         _fill(tokens[start:end], spill.tokens(read.start, read.end))
         if classes is not None and spill.has_classes:
@@ -272,34 +239,47 @@ def _fill(room: NDArray[Any], parts: Iterator[NDArray[Any]]) -> None:
         filled += len(part)
 
 
-def merge_part(build: Build, token: str, position: int) -> None:
-    """Make the part of a run at a position of the assignment that `token` names, then its record.
+def merge_part(build: Build, digest: str, position: int) -> None:
+    """Make the part of a run at a position of the assignment that `digest` names, then its record.
 
     Raises:
         WorkError: a spill is missing or damaged; its partition must be encoded again.
         StoreError: the part can't be written.
     """
-    work = work_of(str(build.store.root), build.version, token)
-    part = work.assignment.parts[position]
-    spills, is_copy = work.assignment.spills[part.first : part.end], work.spills["is_copy"][part.first : part.end]
+    assignment = read_assignment(str(build.store.root), build.version, digest)
+    part = assignment.parts[position]
+    spills = assignment.spills[part.first : part.end]
     progress.report(progress.Working(f"merging spills {part.first:,} to {part.end:,}"))
+    is_copy = np.array([spill.is_copy for spill in spills])
     piece = merge_documents(build, spills, is_copy, part.split_index, (part.start_key, part.end_key))
     rows, gathered = piece.rows, list(gather_tokens(build, spills, piece))
-    ids = pa.array([""] * len(rows)) if piece.ids is None else piece.ids.fill_null("")
-    id_bytes, offsets = text_bytes(ids.cast(pa.large_string()))
-    documents = SpillDocuments(
+    rows["row"] |= piece.spill_index.astype(np.uint64) << ROW_BITS
+    documents = documents_of(
+        rows,
         split=np.full(len(rows), part.split_index, np.uint8),
+        ids=pa.nulls(len(rows), pa.large_string()) if piece.ids is None else piece.ids,
+        tokens=np.concatenate([np.empty(0, token_dtype(build.tokenizer.vocab_size)), *(each[0] for each in gathered)]),
+        classes=np.concatenate([np.empty(0, np.uint8), *(each[2] for each in gathered)]) if build.has_classes else None,
+    )
+    spill = write_spill(build.store, part.name, 0, documents, len(build.rules.shares), {})
+    dropped = {name: count for name, count in piece.counts.items() if name != "copies"}
+    write_work_record(build.store, partition_record_path(part.name), RunPartRecord(spill, dropped))
+    progress.report(progress.Advanced(num_documents=len(rows), num_bytes=spill.bytes, done=1))
+
+
+def documents_of(
+    rows: NDArray[Any], split: NDArray[np.uint8], ids: pa.Array, tokens: NDArray[Any], classes: UInt8s | None
+) -> SpillDocuments:
+    """Return the documents of rows of TABLE_DTYPE, (n,), with what these lack; ids may be null."""
+    id_bytes, offsets = text_bytes(ids.fill_null("").cast(pa.large_string()))
+    return SpillDocuments(
+        split=split,
         key=rows["key"],
         content=np.stack([rows["content_high"], rows["content_low"]], axis=1),
         row=rows["row"],
         num_tokens=rows["num_tokens"],
-        tokens=np.concatenate([np.empty(0, token_dtype(build.tokenizer.vocab_size)), *(each[0] for each in gathered)]),
+        tokens=tokens,
         id_bytes=np.diff(offsets).astype(np.uint32),
         ids=id_bytes,
-        classes=np.concatenate([np.empty(0, np.uint8), *(each[2] for each in gathered)]) if build.has_classes else None,
-        member=piece.origin,
+        classes=classes,
     )
-    spill = write_spill(build.store, part.name, 0, documents, len(build.rules.shares), {})
-    left = {name: count for name, count in piece.counts.items() if name != "copies"}
-    write_work_record(build.store, partition_record_path(part.name), RunPartRecord(spill, left))
-    progress.report(progress.Advanced(num_documents=len(rows), num_bytes=spill.bytes, done=1))

@@ -6,13 +6,14 @@ A shard is made in pieces, each a part of its key range, so that memory does not
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from tokenloom.storage.formats.arrays import UInt64s
 from tokenloom.storage.formats.blocks import encode_blocks
 from tokenloom.storage.formats.keys import equal_part
 from tokenloom.storage.formats.manifest import BLOCKS, DOCS, MASK, SHARD, FileEntry
@@ -29,38 +30,38 @@ from tokenloom.storage.work.records import (
     ShardRange,
     ShardRecord,
     find_work_records,
+    read_assignment,
     shard_record_path,
     write_work_record,
 )
-from tokenloom.tasks.building.merge import Work, gather_tokens, merge_documents, work_of
+from tokenloom.tasks.building.merge import Gathered, gather_tokens, merge_documents
 from tokenloom.tasks.building.plan import Build
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.sizes import num_pieces
 
 
-def shuffle_shard(build: Build, token: str, position: int) -> int:
+def shuffle_shard(build: Build, digest: str, position: int) -> None:
     """Make the shard at a position of the assignment, and its document table, unless an earlier process has.
 
-    Its record is in the store then; its tokens are returned.
+    Its record is in the store then.
 
     Args:
         build: the build.
-        token: that of the assignment.
+        digest: that of the assignment.
         position: the position of the shard there.
 
     Raises:
         WorkError: a spill is missing or damaged; its partition must be encoded again.
         StoreError: the shard can't be written.
     """
-    work = work_of(str(build.store.root), build.version, token)
-    shard = work.assignment.shards[position]
-    if record := _finished_shard(build, shard, work.assignment.encoders):
+    assignment = read_assignment(str(build.store.root), build.version, digest)
+    shard = assignment.shards[position]
+    if record := _finished_shard(build, shard, assignment.encoders):
         progress.report(progress.Reused(1, record.tokens + record.left_tokens))
-        return record.tokens
+        return
     progress.report(progress.Working(f"writing shard {shard.name}"))
-    record = _write_shard(build, work, shard)
+    record = _write_shard(build, assignment, shard)
     write_work_record(build.store, shard_record_path(build.version, shard.name), record)  # last: its files are there
-    return record.tokens
 
 
 def num_unmade(build: Build, assignment: Assignment) -> int:
@@ -86,14 +87,17 @@ def _finished_shard(build: Build, shard: ShardRange, encoders: Collection[str]) 
     return None
 
 
-def _write_shard(build: Build, work: Work, shard: ShardRange) -> ShardRecord:
+def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> ShardRecord:
     store, path = build.store, version_path(build.version, shard.name)
-    counts, max_id, keys = Counter[str](), -1, list[str]()  # the first and the last key
-    for run in work.files(shard.split_index, shard.start_key, shard.end_key):
+    counts, keys = Counter(max_id=-1), list[str]()  # the first and the last key
+    inputs = np.array([spill.input_index for spill in assignment.spills], np.uint32)  # (n,) for n spills
+    sources = np.array([spill.source_index for spill in assignment.spills], np.intp)
+    is_copy = np.array([spill.is_copy for spill in assignment.spills])
+    for run in assignment.files(shard.split_index, shard.start_key, shard.end_key):
         if isinstance(run, RunPart) and run.start_key >= shard.start_key:  # what it lacks counts where it begins
-            counts.update(run.left)
+            counts.update(run.dropped)
     progress.report(progress.Advanced(done=counts["left_tokens"]))
-    documents = DocumentCounter(work.assignment.sources)
+    documents = DocumentCounter(assignment.sources)
     with ExitStack() as stack:
         token_file = stack.enter_context(store.writing(path + SHARD))
         table_file = stack.enter_context(store.writing(path + DOCS))
@@ -102,28 +106,18 @@ def _write_shard(build: Build, work: Work, shard: ShardRange) -> ShardRecord:
         tokens = ShardWriter(token_file, build.tokenizer.vocab_size, _info(build, shard))
         table = DocumentTableWriter(table_file, build.has_ids, build.has_classes)
         mask = MaskWriter(mask_file) if mask_file else None
-        for key_range in _pieces(build, work, shard):
-            merged = work.files(shard.split_index, *key_range)
-            piece = merge_documents(build, merged, work.spills["is_copy"], shard.split_index, key_range)
+        for key_range in _pieces(build, assignment, shard):
+            merged = assignment.files(shard.split_index, *key_range)
+            piece = merge_documents(build, merged, is_copy, shard.split_index, key_range)
             counts.update(piece.counts)
             progress.report(progress.Advanced(done=piece.counts["left_tokens"]))
-            hashes = [np.empty(0, np.uint64)]
-            for part, num_tokens, classes in gather_tokens(build, merged, piece):
-                last = part[np.cumsum(num_tokens, dtype=np.int64) - 1]
-                max_id = max(max_id, int(part.max(initial=0)))
-                counts["bad_ends"] += int((last != build.tokenizer.eot_id).sum())
-                tokens.append(part, num_tokens)
-                if mask and classes is not None:
-                    hashes.append(mask.append(classes, num_tokens))
-                size = {"num_documents": len(num_tokens), "num_tokens": len(part)}
-                progress.report(progress.Advanced(num_bytes=part.nbytes, done=len(part), **size))
+            hashes = _append(gather_tokens(build, merged, piece), build.tokenizer.eot_id, tokens, mask, counts)
             if len(rows := piece.rows):
                 keys = [*keys[:1], *(f"{key:016x}" for key in rows["key"][[0, -1]])]
-                documents.add(rows["num_tokens"], work.spills["source"][piece.origin])
+                documents.add(rows["num_tokens"], sources[piece.spill_index])
                 content = np.stack([rows["content_high"], rows["content_low"]], axis=1)
-                origin = work.spills["input"][piece.origin], rows["row"]
-                hashed = np.concatenate(hashes) if mask else None
-                table.append(rows["num_tokens"], *origin, content, rows["key"], piece.ids, hashed)
+                origin = inputs[piece.spill_index], rows["row"]
+                table.append(rows["num_tokens"], *origin, content, rows["key"], piece.ids, hashes)
             if start_sync:
                 start_sync()  # it writes to the device while the next piece is merged
         header, checksums = tokens.finish()
@@ -143,11 +137,27 @@ def _write_shard(build: Build, work: Work, shard: ShardRange) -> ShardRecord:
         files=files,
         first_key=keys[0] if keys else None,
         last_key=keys[-1] if keys else None,
-        max_id=max_id,
-        **{name: counts[name] for name in ("duplicates", "copies", "left_copies", "left_tokens", "bad_ends")},
-        encoders=tuple(work.assignment.encoders),
+        **{name: counts[name] for name in ("duplicates", "copies", "left_copies", "left_tokens", "max_id", "bad_ends")},
+        encoders=tuple(assignment.encoders),
         statistics=documents.statistics(mask.counts() if mask else {}),
     )
+
+
+def _append(
+    gathered: Iterator[Gathered], eot_id: int, tokens: ShardWriter, mask: MaskWriter | None, counts: Counter[str]
+) -> UInt64s | None:
+    """Append documents to a shard, and count them; return the hashes of their classes, (n,), None without a mask."""
+    hashes = [np.empty(0, np.uint64)]
+    for part, num_tokens, classes in gathered:
+        last = part[np.cumsum(num_tokens, dtype=np.int64) - 1]
+        counts["max_id"] = max(counts["max_id"], int(part.max(initial=0)))
+        counts["bad_ends"] += int((last != eot_id).sum())
+        tokens.append(part, num_tokens)
+        if mask and classes is not None:
+            hashes.append(mask.append(classes, num_tokens))
+        size = {"num_documents": len(num_tokens), "num_tokens": len(part)}
+        progress.report(progress.Advanced(num_bytes=part.nbytes, done=len(part), **size))
+    return np.concatenate(hashes) if mask else None
 
 
 def _info(build: Build, shard: ShardRange) -> dict[str, Any]:
@@ -164,9 +174,10 @@ def _info(build: Build, shard: ShardRange) -> dict[str, Any]:
     }
 
 
-def _pieces(build: Build, work: Work, shard: ShardRange) -> list[tuple[int, int]]:
+def _pieces(build: Build, assignment: Assignment, shard: ShardRange) -> list[tuple[int, int]]:
     """Return the key ranges of the pieces of a shard; their number is that of all bytes, so dropped ones count too."""
-    num_files = len(work.files(shard.split_index, shard.start_key, shard.start_key + 1))
-    num_bytes = int(shard.num_tokens * work.token_bytes)
+    num_files = len(assignment.files(shard.split_index, shard.start_key, shard.start_key + 1))
+    of_all = sum(file.num_bytes for file in assignment.parts or assignment.spills)
+    num_bytes = shard.num_tokens * of_all // max(1, sum(each.num_tokens for each in assignment.shards))
     count = num_pieces(num_bytes, shard.num_documents, num_files, build.has_ids, build.memory)
     return [equal_part(i, count, shard.start_key, shard.end_key) for i in range(count)]

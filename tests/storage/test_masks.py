@@ -97,11 +97,11 @@ def shuffle(
     shard = ShardRange("train", split, 0, 0, 2**64, 1000, 100)
     totals = {"train": DocumentCounts(1, 1)}
     assignment = Assignment(entries, [shard], totals, 0, 0, {}, ["books"], {})
-    token = write_assignment(store, VERSION, assignment).token
+    digest = write_assignment(store, VERSION, assignment).digest
     tokenizer = TokenizerEntry(kind="byte", name="bytes", fingerprint="0" * 64, vocab_size=500, eot_id=EOT)
     rules = RowRules(0, None, 2**20, "fail", None, deduplicate, 0, [("train", 1.0)])
     build = Build(store, "data", VERSION, tokenizer, {}, rules, has_classes=has_classes)
-    shuffle_shard(build, token, 0)
+    shuffle_shard(build, digest, 0)
     (record,) = find_work_records(store, [shard_record_path(VERSION, shard.name)], ShardRecord).values()
     return store, record
 

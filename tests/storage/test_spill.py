@@ -18,7 +18,7 @@ from tokenloom.errors import WorkError
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.work.records import SpillCounts, spill_path
 from tokenloom.storage.work.segments import as_segments, take_segments
-from tokenloom.storage.work.spill import TABLE_DTYPE, Spill, SpillDocuments, write_spill
+from tokenloom.storage.work.spill import ROW_BITS, TABLE_DTYPE, Spill, SpillDocuments, write_spill
 
 PROPERTY = settings(max_examples=count(60, 2000), suppress_health_check=[HealthCheck.function_scoped_fixture])
 LAST_KEY = 2**64 - 1
@@ -88,11 +88,11 @@ def write(folder: Path, documents: SpillDocuments) -> Written:
     return Written(store, record)
 
 
-Row = tuple[int, int, int, int, int, list[int], str]
+Row = tuple[int, int, int, int, list[int], str]
 
 
 def naive(documents: SpillDocuments, split: int, start_key: int, end_key: int) -> list[Row]:
-    """The documents of a range in their order, without any index: their keys, contents, members, rows, tokens, ids."""
+    """The documents of a range in their order, without any index: their keys, contents, rows, tokens, ids."""
     ends = np.cumsum(documents.num_tokens, dtype=np.int64)
     id_ends = np.cumsum(documents.id_bytes, dtype=np.int64)
     ids = [documents.ids[a:b].tobytes().decode() for a, b in zip(id_ends - documents.id_bytes, id_ends, strict=True)]
@@ -100,7 +100,6 @@ def naive(documents: SpillDocuments, split: int, start_key: int, end_key: int) -
         documents.split.tolist(),
         documents.key.tolist(),
         documents.content.tolist(),
-        [0] * len(ends) if documents.member is None else documents.member.tolist(),
         documents.row.tolist(),
         (ends - documents.num_tokens).tolist(),
         ends.tolist(),
@@ -108,8 +107,8 @@ def naive(documents: SpillDocuments, split: int, start_key: int, end_key: int) -
         strict=True,
     )
     return sorted(
-        (key, high, low, member, row, documents.tokens[start:end].tolist(), identifier)
-        for i, key, (high, low), member, row, start, end, identifier in rows
+        (key, high, low, row, documents.tokens[start:end].tolist(), identifier)
+        for i, key, (high, low), row, start, end, identifier in rows
         if i == split and start_key <= key < end_key
     )
 
@@ -118,9 +117,9 @@ def read(spill: Spill, split: int, start_key: int, end_key: int) -> list[Row]:
     _, rows = spill.documents(split, start_key, end_key)
     ids = [identifier or "" for identifier in spill.ids(rows).to_pylist()]
     found = []
-    for (key, high, low, row, start, _, num_tokens, _, *member), identifier in zip(rows.tolist(), ids, strict=True):
+    for (key, high, low, row, start, _, num_tokens, _), identifier in zip(rows.tolist(), ids, strict=True):
         tokens = tokens_of(spill, start, start + num_tokens).tolist()
-        found.append((key, high, low, *(member or [0]), row, tokens, identifier))
+        found.append((key, high, low, row, tokens, identifier))
     return found
 
 
@@ -143,9 +142,10 @@ def test_any_range_equals_a_naive_filter(
     data: st.DataObject,
 ) -> None:
     documents = make_documents(num_documents, key_bits, seed, dtype)
-    if is_run:  # few contents, so that the member decides
-        member = np.random.default_rng(seed).integers(0, 5, num_documents).astype(np.uint32)
-        documents = replace(documents, member=member, content=documents.content % np.uint64(2))
+    if is_run:  # few contents, so that the spill decides
+        spills = np.random.default_rng(seed).integers(0, 1024, num_documents, dtype=np.uint64)
+        row = documents.row | spills << np.uint64(ROW_BITS)
+        documents = replace(documents, row=row, content=documents.content % np.uint64(2))
     bounds = st.one_of(
         st.integers(0, 2**64),
         st.sampled_from([0, 1, LAST_KEY, 2**64, *documents.key.tolist(), *(documents.key[:20].astype(object) + 1)]),

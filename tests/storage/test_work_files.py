@@ -83,11 +83,11 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    token = write_assignment(store, VERSION, ASSIGNMENT).token
+    digest = write_assignment(store, VERSION, ASSIGNMENT).digest
     write_partition(store)
     write_shard(store)
     assert find_assignments(store, VERSION) == [ASSIGNMENT]
-    assert read_assignment(store, VERSION, token) == ASSIGNMENT
+    assert read_assignment(str(store.root), VERSION, digest) == ASSIGNMENT
     assert find_partition_records(store, [SPILL, "missing"]) == {SPILL: RECORD}
     assert find_work_records(store, [SHARD_PATH], ShardRecord) == {SHARD_PATH: SHARD}
 
@@ -95,16 +95,16 @@ def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_work_file_is_rejected(damage: str, tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    token = write_assignment(store, VERSION, ASSIGNMENT).token
+    digest = write_assignment(store, VERSION, ASSIGNMENT).digest
     write_partition(store)
     write_shard(store)
-    paths = [build_path(VERSION, f"assignment-{token}.json"), partition_record_path(SPILL)]
+    paths = [build_path(VERSION, f"assignment-{digest}.json"), partition_record_path(SPILL)]
     for path in [*paths, SHARD_PATH]:
         store.replace(path, DAMAGES[damage](store.read(path)))
     with pytest.raises(
         WorkError, match=re.escape(f"work file damaged: {store.place(paths[0])}; run the same command again")
     ):
-        read_assignment(store, VERSION, token)
+        read_assignment(str(store.root), VERSION, digest)
     assert find_partition_records(store, [SPILL]) == {}
     assert find_work_records(store, [SHARD_PATH], ShardRecord) == {}
 
