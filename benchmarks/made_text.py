@@ -1,9 +1,10 @@
 """Real text in any amount, made while it is read: files of a file system that takes the space of one of them.
 
-    made:///FOLDER/700/*.arrow
+    made:///FOLDER/700/*.parquet
 
-are 700 Arrow files with the documents of FOLDER/text.arrow, about 64 MB of text. Each document begins with a line that
-has its number in all of them, so no two are equal. Reading a file is reading FOLDER/text.arrow, with other digits.
+are 700 files with the documents of FOLDER/text.parquet, about 64 MB of text. Each document begins with a line that has
+its number in all of them, so no two are equal. Reading a file is reading FOLDER/text.parquet, with other digits; it is
+neither compressed nor has it statistics, so its pages hold the texts as they are.
 
 `write_text` makes the folder. It is also a plug-in of fsspec, so a process with `environment(folder)` reads such URLs,
 and so do the workers that it starts.
@@ -36,7 +37,7 @@ _BATCH_BYTES = 4_000_000
 _MIN_CHARS, _MAX_CHARS = 250, 20_000  # of a document: shorter ones are left out, longer ones cut
 _DIGITS = 10
 _LINE = b"Document " + b"0" * _DIGITS + b".\n"
-_NAME = re.compile(r"part-(\d{6})\.arrow")
+_NAME = re.compile(r"part-(\d{6})\.parquet")
 
 
 def real_documents() -> list[str]:
@@ -66,12 +67,13 @@ def _json_texts(folder: Path) -> Iterator[str]:
 
 
 def write_text(folder: Path, file_bytes: int = FILE_BYTES) -> None:
-    """Write the one file of a folder, with record batches of 4 MB, and what makes it a plug-in of fsspec."""
+    """Write the one file of a folder, with row groups of 4 MB, and what makes it a plug-in of fsspec."""
     texts = real_documents()
     batch: list[bytes] = []
     batch_bytes = total = 0
     schema = pa.schema({"text": pa.large_string()})
-    with pa.OSFile(f"{folder}/text.arrow", "wb") as file, pa.ipc.new_file(file, schema) as writer:
+    plain = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    with pq.ParquetWriter(folder / "text.parquet", schema, **plain) as writer:
         for number in count():
             text = _LINE + texts[number % len(texts)].encode()
             is_full = total + len(text) > file_bytes
@@ -83,7 +85,7 @@ def write_text(folder: Path, file_bytes: int = FILE_BYTES) -> None:
                 break
             batch.append(text)
             batch_bytes, total = batch_bytes + len(text), total + len(text)
-    data = (folder / "text.arrow").read_bytes()
+    data = (folder / "text.parquet").read_bytes()
     first = [match.start() + _LINE.index(b"0") for match in re.finditer(re.escape(_LINE), data)]
     layout = {"num_bytes": len(data), "etag": xxhash.xxh3_128_hexdigest(data), "first_digits": first}
     (folder / "layout.json").write_text(json.dumps(layout))
@@ -101,7 +103,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 def source(folder: Path, num_files: int) -> dict[str, str]:
     """Return the source of a spec that reads the first `num_files` files."""
-    return {"kind": "arrow", "path": f"made://{folder}/{num_files}/*.arrow"}
+    return {"kind": "parquet", "path": f"made://{folder}/{num_files}/*.parquet"}
 
 
 class _Layout(NamedTuple):
@@ -127,7 +129,7 @@ class MadeText(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
     def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
         """Return the files of FOLDER/NUMBER."""
         folder, _, number = path.rstrip("/").rpartition("/")
-        names = [f"{folder}/{number}/part-{index:06d}.arrow" for index in range(int(number))]
+        names = [f"{folder}/{number}/part-{index:06d}.parquet" for index in range(int(number))]
         return [self.info(name) for name in names] if detail else names
 
     def info(self, path: str, **options: Any) -> Mapping[str, Any]:
@@ -154,7 +156,7 @@ class _File(io.RawIOBase):
     def __init__(self, folder: str, index: int) -> None:
         layout = _layout(folder)
         self.size, self._where, self._position = layout.num_bytes, layout.digits, 0
-        self._file = os.open(f"{folder}/text.arrow", os.O_RDONLY)
+        self._file = os.open(f"{folder}/text.parquet", os.O_RDONLY)
         num_documents = len(self._where) // _DIGITS
         numbers = np.arange(num_documents, dtype=np.int64) + index * num_documents
         powers = 10 ** np.arange(_DIGITS - 1, -1, -1, dtype=np.int64)
