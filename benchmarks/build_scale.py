@@ -3,10 +3,10 @@
     python benchmarks/build_scale.py [--tokens 1e8 1e9 1e10] [--shares 2] [--tokenizer gpt2] [--workers 2]
         [--folder FOLDER] [--json FILE] [--keep-cache]
 
-The smaller sizes are `tokenloom build --direct`, each into a new store. The largest is built by `--share I/N` in turn
-until nothing is left, and published by a plain build; the first share is killed (SIGKILL) when half of its partitions
-are encoded, and runs again. So is the smallest size a second time, whose bytes must be those of the plain build. On the
-two largest versions, commands and a reader are timed. The bounds below were stated before they were measured.
+Each size is built by `tokenloom build --direct`, into a new store. The largest is then built again by `--share I/N` in
+turn until nothing is left, and published by a plain build; the first share is killed (SIGKILL) when half of its
+partitions are encoded, and runs again. Its bytes must be those of the plain build. On this version and the second
+largest, commands and a reader are timed. The bounds below were stated before they were measured.
 
 The text is that of made_text.py, which takes no space. The folder needs 4.2 bytes for each token of the largest size.
 Times are those of the disk as much as of the processor.
@@ -220,33 +220,31 @@ def measure(root: Path, arguments: argparse.Namespace, figures: list[Figure]) ->
         return scale
 
     scales = []
-    for num_tokens in smaller:
+    for num_tokens in (*smaller, largest):
         scales.append(scale := make(shown(num_tokens), num_tokens))
         scale.build()
         figures += scale.figures()
         yield []
-    last_plain = scales[-1]
-    figures += [*last_plain.plan(), *last_plain.commands()]
-    shared = make(f"{scales[0].name} in shares", smaller[0])
-    figures += shared.build_in_shares()
-    is_equal = shared.files() == scales[0].files()
-    figures.append(Figure(f"{shared.name}: bytes of the plain build", "", [float(is_equal)], "1"))
-    shutil.rmtree(shared.folder)
-    for scale in scales:
+        if num_tokens == smaller[-1]:
+            figures += [*scale.plan(), *scale.commands()]
+            yield []
         scale.keep_tables()
-    yield []
-    scale = make(shown(largest), largest)
+    figures += growth([each.name for each in scales], figures)
+    *_, before, plain = scales
+    expected = plain.files()
+    shutil.rmtree(plain.folder)
+    scale = make(f"{plain.name} in shares", largest)
     figures += scale.plan()
     for figure in scale.build_in_shares():
         figures.append(figure)
         yield described(scale)
     figures += scale.figures()
+    figures.append(Figure(f"{scale.name}: bytes of the plain build", "", [float(scale.files() == expected)], "1"))
     yield described(scale)
     for figure in scale.commands():
         figures.append(figure)
         yield described(scale)
-    figures.append(scale.diff(last_plain))
-    figures += growth([each.name for each in (*scales, scale)], figures)
+    figures.append(scale.diff(before))
     yield described(scale)
 
 

@@ -154,10 +154,10 @@ def scale_lines(result: dict[str, Any], values: Values) -> Iterator[str]:
             rows.append([what + unit, *(number(cell["values"][0]) if cell else "" for cell in cells), some["target"]])
         return rows
 
-    plain, largest = figures[f"{sizes[0]} in shares: bytes of the plain build"], sizes[-1]
-    is_of_version = re.compile(r".*: (plan|requests|verify|trace|where|gc|diff|reader)").match
+    equal = figures[f"{sizes[-1]}: bytes of the plain build"]["values"] == [1]
+    is_of_version = re.compile(r".*: (plan|requests|verify|trace|where|gc|diff|reader|bytes)").match
     yield f"{result['tokenizer']}, {result['workers']} workers on {result['cores']} cores, {result['date']}."
-    yield f"{largest} tokens are built in {result['shares']} shares, all commands together, beside plain builds:"
+    yield f"Plain builds, and the largest again in {result['shares']} shares, all commands together:"
     yield ""
     yield from table(["", *sizes, "asked"], rows(lambda name: not is_of_version(name)))
     yield ""
@@ -166,7 +166,7 @@ def scale_lines(result: dict[str, Any], values: Values) -> Iterator[str]:
         [[name, number(values[name][0]), figures[name]["target"]] for name in figures if " / " in name],
     )
     yield ""
-    yield f"The commands that built {largest} tokens, in turn:"
+    yield "The commands of the shares, in turn:"
     yield ""
     yield from table(
         ["", "exit code", "s", "s of processor time", "MB", "left"],
@@ -181,8 +181,7 @@ def scale_lines(result: dict[str, Any], values: Values) -> Iterator[str]:
         ],
     )
     yield ""
-    is_equal = "has equal bytes" if plain["values"] == [1] else "**has other bytes**"
-    yield f"The version of {sizes[0]} tokens that was built in the same way {is_equal}."
+    yield f"The version {'has the bytes' if equal else '**does not have the bytes**'} of the plain build."
     yield ""
     yield "What is done with the versions:"
     yield ""
