@@ -146,12 +146,15 @@ class TokenWindow:
 def _fetch(pieces: Sequence[Piece]) -> None:
     """Download what is missing of the bytes of pieces, of all members at once."""
     wanted: dict[PartialShard, set[int]] = {}
-    for source in dict.fromkeys(piece[0] for piece in pieces):
-        wanted |= source.missing([piece[1:] for piece in pieces if piece[0] is source])
+    by_source: dict[PieceSource, list[tuple[int, int, int]]] = {}
+    for source, shard, start, end in pieces:
+        by_source.setdefault(source, []).append((shard, start, end))
+    for source, its_pieces in by_source.items():
+        wanted |= source.missing(its_pieces)
     if wanted:
         from tokenloom.storage.cache.partial_shard import fetch_blocks  # for remote stores only
 
-        fetch_blocks({shard: sorted(blocks) for shard, blocks in wanted.items()})
+        fetch_blocks({partial: sorted(blocks) for partial, blocks in wanted.items()})
 
 
 def _read_by_shard(pieces: Sequence[Piece]) -> list[bytes]:
@@ -163,8 +166,11 @@ def _read_by_shard(pieces: Sequence[Piece]) -> list[bytes]:
     _fetch(pieces)
     for source, by_shard in by_source.items():
         for shard, places in by_shard.items():
-            _fetch([pieces[place] for place in places])  # if all of them were too many
-            data = source.bytes_of(shard)
+            try:
+                data = source.bytes[shard]
+            except KeyError:
+                _fetch([pieces[place] for place in places])  # if all of them were too many
+                data = source.bytes_of(shard)
             for place in places:
                 found[place] = bytes(data[pieces[place][2] : pieces[place][3]])
             del data  # opening the next shard may mean closing this one
