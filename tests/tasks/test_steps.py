@@ -98,7 +98,7 @@ def test_what_grows_with_a_build_is_read_from_the_store_not_returned_by_its_task
     with open_workers(0) as runner, pytest.raises(WorkError, match=r"train-000001.*; run the same command again"):
         run_build(spec, replace(runner, run=run))
     assert all(
-        isinstance(number, int) for name in ("tokenize", "shuffle") for batch in results[name] for number in batch
+        isinstance(found, int | None) for name in ("tokenize", "shuffle") for batch in results[name] for found in batch
     )
     assert build(spec).num_encoded == 0
 

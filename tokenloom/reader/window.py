@@ -166,11 +166,8 @@ def _read_by_shard(pieces: Sequence[Piece]) -> list[bytes]:
     _fetch(pieces)
     for source, by_shard in by_source.items():
         for shard, places in by_shard.items():
-            try:
-                data = source.bytes[shard]
-            except KeyError:
-                _fetch([pieces[place] for place in places])  # if all of them were too many
-                data = source.bytes_of(shard)
+            _fetch([pieces[place] for place in places])  # if all of them were too many
+            data = source.bytes_of(shard)
             for place in places:
                 found[place] = bytes(data[pieces[place][2] : pieces[place][3]])
             del data  # opening the next shard may mean closing this one
