@@ -214,5 +214,6 @@ def test_a_mixture_has_the_descriptors_of_a_dataset_of_as_many_shards_under_one_
             files = open_files(cache.folder)
             found.append(files.total())
             assert max(files.values(), default=0) <= 2  # its map; and its lock, which also reads ahead
-        most.append(max(found))
+        assert max(found) <= 10  # a thread may still open a shard that was dropped meanwhile
+        most.append(sorted(found)[len(found) * 9 // 10])
     assert most == [8, 8]
