@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenloom.errors import BadRow, EncoderMismatch, InputError, TokenloomError, message_of, named_message_of
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.published import report_path
 from tokenloom.storage.work.plans import WritePlan, building
 from tokenloom.storage.work.records import (
@@ -82,10 +83,8 @@ def run_build(spec: BuildSpec, runner: Runner) -> BuildResult:
             if plan.spec.report:
                 import_for_reports()
             plan = _cut(plan, runner, write_plan)
-            try:
+            with _rejecting_encoders(plan.build.store):
                 plan, facts = _encode_and_publish(plan, runner, write_plan)
-            except EncoderMismatch as error:
-                raise rejected(plan.build.store, error) from error
             return with_report(plan, finish_build(plan, start, facts), runner)
 
 
@@ -111,7 +110,7 @@ def run_share(spec: BuildSpec, runner: Runner, share: Share) -> dict[str, Any]:
         shown = {"dataset": spec.dataset, "version": plan.build.version, "published": plan.published}
         if plan.published:
             return shown | {"left": {}}
-        with building(plan.build.store, plan.build.version) as write_plan:
+        with building(plan.build.store, plan.build.version) as write_plan, _rejecting_encoders(plan.build.store):
             try:
                 _make_shards(_cut(plan, runner, write_plan), runner, write_plan, {}, share)
             except WorkLeft as left:
@@ -188,6 +187,15 @@ def _naming_source_lines(spec: BuildSpec) -> Iterator[None]:
             message, name = str(error.args[0]), f"source {error.source}: "
             error.args = (f"{place}: {name}{message.removeprefix(name)}", *error.args[1:])
         raise
+
+
+@contextmanager
+def _rejecting_encoders(store: Store) -> Iterator[None]:
+    """Delete the spills of a fast encoder that the block finds to be wrong; see rejected."""
+    try:
+        yield
+    except EncoderMismatch as error:
+        raise rejected(store, error) from error
 
 
 def _encode_and_publish(

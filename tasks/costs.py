@@ -141,7 +141,7 @@ def _listed(num_records: float, num_names: float) -> Cost:
 
 
 def _written(num_bytes: float, num_files: float) -> Cost:
-    """Return what it costs to write files of equal size: one request each, or those of an upload in parts."""
+    """Return what it costs to write files of the same size: one request each, or those of an upload in parts."""
     each = num_bytes / num_files
     return _cost(0, num_files * (1 if each <= PART_BYTES else 2 - -each // PART_BYTES), 0, num_bytes)
 

@@ -118,11 +118,6 @@ class BuildPlan:
         return self.spec.checks.limits() if self.build.limit is None else {}
 
     @property
-    def num_identical(self) -> int:
-        """The number of partitions that are copies of others, whose spills they share."""
-        return len(self.partitions) - len(self.distinct)
-
-    @property
     def distinct(self) -> list[Partition]:
         """The partitions without copies of others: each spill name once."""
         first = {partition.spill_name: partition for partition in reversed(self.partitions)}

@@ -18,10 +18,11 @@ from tests.counts import full_only
 from tests.tokenloom.test_fast_encoders import changed, loaded, train
 from tests.tokenloom.test_sentencepiece_encoder import train as train_sentencepiece
 from tokenloom.errors import EncoderMismatch, WorkerLost
-from tokenloom.flows.direct import build_directly
+from tokenloom.flows.direct import build_directly, share_from_spec
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks.building.outcome import encoding_line
 from tokenloom.tasks.building.publish import BuildResult
+from tokenloom.tasks.running.steps import Share
 from tokenloom.tokenizers import load_tokenizer
 from tokenloom.tokenizers.fast.tokenizer import NO_OVERLAP, make_encoder
 
@@ -166,6 +167,19 @@ def test_a_wrong_id_in_the_sample_ends_the_build(
     assert f"it also encoded {earlier}: verify them with `tokenloom verify --deep`" in message
     assert "set tokenizer: {backend: reference} and build again, and please report this message at https://" in message
     assert builds.build(builds.spec("fast", "reference")).num_encoded == 3
+
+
+def test_a_wrong_id_in_the_sample_ends_a_share_which_deletes_the_spills(
+    builds: Builds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_encoder(monkeypatch, builds, lambda text, ids: ids[::-1] if text.startswith("text 2") else ids)
+    with monkeypatch.context() as patch:  # the share before did not notice
+        patch.setattr("tokenloom.tokenizers.fast.tokenizer._choose", lambda offsets, num_bytes: offsets[:0])
+        share_from_spec(builds.spec("fast").with_workers(0), Share(0, 3))
+    assert builds.spills("fast")
+    with pytest.raises(EncoderMismatch, match="1 partition that"):
+        share_from_spec(builds.spec("fast").with_workers(0), Share(1, 3))
+    assert builds.spills("fast") == []
 
 
 def test_wrong_ids_that_only_the_last_check_finds_are_not_published(

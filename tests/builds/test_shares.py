@@ -89,7 +89,7 @@ def test_killed_shares_leave_nothing_that_changes_a_byte(
         store = f"s3://{BUCKET}/shares"
     (tmp_path / "spec.json").write_text(_spec(tmp_path, store).model_dump_json())
     (tmp_path / "expected.json").write_text(json.dumps(expected))
-    command = [sys.executable, "-m", "tests.drivers.share_driver", str(tmp_path), str(count(12, 250)), "7"]
+    command = [sys.executable, "-m", "tests.drivers.share_driver", str(tmp_path), str(count(8, 250)), "7"]
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

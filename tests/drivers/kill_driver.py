@@ -133,8 +133,8 @@ class _CountedFile(io.RawIOBase):
             self._file.flush()
 
 
-def forked(work: Callable[[], None]) -> int:
-    """Run `work` in a fork of this process; return its exit status, negative for a signal."""
+def started(work: Callable[[], object]) -> int:
+    """Run `work` in a fork of this process; return its process id."""
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
@@ -146,7 +146,17 @@ def forked(work: Callable[[], None]) -> int:
             traceback.print_exc()
         finally:
             os._exit(code)
+    return pid
+
+
+def ended(pid: int) -> int:
+    """Wait for a fork; return its exit status, negative for a signal."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def forked(work: Callable[[], object]) -> int:
+    """Run `work` in a fork of this process; return its exit status, negative for a signal."""
+    return ended(started(work))
 
 
 def build_noted(spec: BuildSpec, folder: Path, make_killer: Callable[[int], Killer]) -> None:

