@@ -244,6 +244,7 @@ def test_plan_of_a_small_local_build_is_short_and_has_all_in_json(
 ) -> None:
     spec = str(write_spec(tmp_path, str(tmp_path / "store")))
     assert _planned(capsys, spec).splitlines()[-1].startswith("3 spills, 0 runs, 3 pieces, ")
+    assert " dollars\n" in _planned(capsys, spec, "--price", "get=0,put=1000000,hour=0")
     value = json.loads(_planned(capsys, spec, "--json", "--price", "get=0,put=1000000,hour=0"))
     assert value["requests"] == sum(cost["reads"] + cost["writes"] for cost in value["steps"].values())
     assert value["price"] == pytest.approx(sum(cost["writes"] for cost in value["steps"].values()), abs=1)

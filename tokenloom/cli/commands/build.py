@@ -70,12 +70,12 @@ def _build_share(spec: BuildSpec, share: tuple[int, int], out: Output) -> Result
     with showing_progress():
         result = share_from_spec(spec, Share(*share))
     line = f"share {share[0]}/{share[1]} of {result['dataset']}@{result['version']} is done; "
+    last = "`tokenloom build` without --share publishes it"
     if left := next(iter(result["left"].items()), None):
         what = counted(left[1], left[0].replace("_", " ").removesuffix("s"))
-        line += f"other shares have left: {what}; run them, then all for the next step"
+        line += f"others have left: {what}; run them, then {last if left[0] == 'shards' else 'all for the next step'}"
     else:
-        is_next = "it is published" if result["published"] else "`tokenloom build` without --share publishes it"
-        line += f"nothing is left: {is_next}"
+        line += f"nothing is left: {'it is published' if result['published'] else last}"
     out.line(line)
     return Result(result)
 

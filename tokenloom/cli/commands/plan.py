@@ -198,12 +198,12 @@ def _print_estimate(out: Output, estimate: Estimate, *, is_encoded: bool, has_ma
 
 
 def _print_costs(out: Output, costs: Json, *, is_local: bool) -> None:
-    """Print what the build costs at its store: in a line, or by step if the store is remote or the build is large."""
+    """Print what the build costs at its store: by step if it is remote, the build is large, or prices are given."""
     from tokenloom.tasks.sizes import MAX_SPILLS
 
     shape = ", ".join(counted(costs[f"{what}s"], what) for what in ("spill", "run", "piece", "request"))
     out.line(f"{shape} to the store, {shown_bytes(costs['mean_read_bytes'])} a read.")
-    if is_local and not costs["runs"]:
+    if is_local and not costs["runs"] and costs["price"] is None:
         return
     out.table(["step", *costs["steps"]["plan"]], [[step, *cost.values()] for step, cost in costs["steps"].items()])
     paid = "" if costs["price"] is None else f", {costs['price']:,.2f} dollars"
