@@ -20,6 +20,7 @@ import os
 import pickle
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -111,7 +112,9 @@ class _Server:
         """End the server, which kills its workers first, if it has any."""
         if not self._has_workers:
             self._process.kill()  # even while it loads something
-        self._control.close()
+        # Not closed: a thread that starts a worker could get the number of the descriptor for its own socket, and hang.
+        with socket.fromfd(self._control.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as control:
+            control.shutdown(socket.SHUT_RDWR)
         try:
             self._process.wait(_CLOSE_SECONDS)
         except subprocess.TimeoutExpired:

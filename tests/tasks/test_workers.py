@@ -269,6 +269,22 @@ def test_closing_now_ends_calls_in_progress(tmp_path: Path) -> None:
         call(pool, double, 1)
 
 
+def test_a_closed_pool_keeps_its_descriptors_for_threads_that_may_still_use_them() -> None:
+    """The number of a closed one may be that of another thread's next socket, for whose answer it would then wait."""
+    before, pool = _descriptors(), WorkerPool(1)
+    call(pool, double, 1)
+    opened = _descriptors() - before
+    pool.close()
+    assert opened
+    assert opened <= _descriptors()
+
+
+def _descriptors() -> set[tuple[str, str]]:
+    """List the numbers of this process's sockets, and which sockets they are."""
+    found = ((path.name, os.readlink(path)) for path in Path("/proc/self/fd").iterdir() if path.is_symlink())
+    return {(number, target) for number, target in found if target.startswith("socket:")}
+
+
 def test_closing_now_does_not_wait_for_what_is_preloaded(tmp_path: Path) -> None:
     pool = WorkerPool(1)
     pool.preload(partial(sleep_after_note, tmp_path / "note"))
