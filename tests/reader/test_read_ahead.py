@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-import resource
+import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -97,10 +96,13 @@ def test_each_epoch_reads_its_blocks_again(
 def test_a_shard_whose_first_blocks_are_in_memory_is_not_read_further(
     reference: str, events: list[tuple[Any, ...]], is_cold: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blocks = itertools.count(0, int(is_cold))
-    monkeypatch.setattr(resource, "getrusage", lambda _: SimpleNamespace(ru_majflt=0, ru_inblock=next(blocks)))
+    def read_cached(_: int, buffers: Sequence[bytearray], *__: int) -> int:
+        if is_cold:
+            raise BlockingIOError
+        return len(buffers[0])
+
+    monkeypatch.setattr(os, "preadv", read_cached)
     monkeypatch.setattr(shard_data, "WARM_READS", 1)
-    monkeypatch.setattr(shard_data, "WARM_SECONDS", 60.0)
     loader = TokenLoader(TokenDataset(reference, seq_len=500), 4, rank=0, world_size=1, prefetch=0, num_epochs=1)
     assert sum(1 for _ in loader) == len(loader)
     num_reads = sum(event[0] == "read" for event in events)

@@ -147,7 +147,7 @@ class LoaderStats:
     idle_ratio: float  # waiting time divided by all time
     phases: dict[str, float]  # seconds in each phase of making batches
     memory: dict[str, int]  # bytes of mapped shards, and of batches made ahead
-    bytes_read_ahead: int  # whole blocks that came from the disk
+    bytes_read_ahead: int  # from the disk; all bytes, if the file system can't tell
     bottleneck: str
 
     def __str__(self) -> str:

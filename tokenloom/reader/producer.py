@@ -27,6 +27,7 @@ import numpy as np
 from tokenloom.reader.feed import CudaFeed, HostFeed
 from tokenloom.reader.prefetch import PhaseTimes
 from tokenloom.reader.samples import prepare_shards
+from tokenloom.reader.shard_data import OpenFile
 from tokenloom.reader.shards import AnyFiles
 from tokenloom.reader.streams.ranks import Steps
 from tokenloom.reader.streams.stream import Stream
@@ -132,8 +133,8 @@ class Producer:
             prepare_shards(self._stream.shards_of(positions), self._planners, waits=True)
         self._window = self._stream.window(positions, num_steps * self._steps.batch_size)
         self._times.add("read", begin)
-        numbers = np.flatnonzero(np.bincount(self._window.rows.shards + 1)[1:])
-        for split, shards in zip(self._window.splits, self._window.table.by_split(numbers), strict=True):
+        shards_by_split = self._window.table.by_split(self._window.used_shards)
+        for split, shards in zip(self._window.splits, shards_by_split, strict=True):
             for files in split.files:
                 files.touch(shards, may_open=not self._planners)
         self._reads.plan(self._window)
@@ -244,24 +245,30 @@ def _reads_of(window: TokenWindow, kind: int, width: int, block: int) -> list[_R
 
     Each read is as many blocks as one row needs.
     """
-    rows, table = window.rows, window.table
+    rows, table, numbers = window.rows, window.table, window.used_shards
+    epochs, cold = window.epochs.tolist(), dict[int, tuple[AnyFiles, int, OpenFile | None, int]]()
+    columns = numbers, table.splits[numbers], table.shards[numbers]
+    for number, split, shard in zip(*(column.tolist() for column in columns), strict=True):
+        if kind < len(window.splits[split].files):  # else it has no masks
+            files = window.splits[split].files[kind]
+            file = files.opened.get(shard)
+            if block == PAGE or (file and file.is_cold(epochs[split])):
+                cold[number] = files, shard, file, epochs[split]
+    is_cold = np.zeros(len(table.splits), dtype=bool)
+    is_cold[[*cold]] = True
+    tokens = np.flatnonzero(is_cold[rows.shards])  # without padding
     places = np.repeat(np.arange(len(rows.row_offsets) - 1), np.diff(rows.row_offsets))
-    tokens = np.flatnonzero(rows.shards >= 0)  # not padding
     starts = rows.starts[tokens] * width // block
     counts = -(-(rows.starts[tokens] + rows.lengths[tokens]) * width // block) - starts
     piece = np.repeat(tokens, counts)
     keys, index = np.unique(rows.shards[piece] * _MAX_BLOCKS + ranges(starts, counts), return_index=True)
-    shards, numbers = np.divmod(keys, _MAX_BLOCKS)
-    columns = (places[piece[index]], table.splits[shards], table.shards[shards], numbers)
+    columns = (places[piece[index]], *np.divmod(keys, _MAX_BLOCKS))
     reads: list[_Read] = []
-    for row, split, shard, number in zip(*(column.tolist() for column in columns), strict=True):
-        if kind >= len(window.splits[split].files):  # it has no masks
+    for row, number, place in zip(*(column.tolist() for column in columns), strict=True):
+        files, shard, file, epoch = cold[number]
+        if block > PAGE and not (file and file.claim_block(place, epoch)):
             continue
-        files = window.splits[split].files[kind]
-        opened = files.opened.get(shard)
-        if block > PAGE and not (opened and opened.claim_block(number, int(window.epochs[split]))):
-            continue
-        start, end = number * block, (number + 1) * block
+        start, end = place * block, (place + 1) * block
         if reads and reads[-1][:3] == (row, files, shard) and reads[-1].end == start:
             start = reads.pop().start
         reads.append(_Read(row, files, shard, start, end, SimpleQueue()))

@@ -314,9 +314,11 @@ class SampleTable:
         return np.searchsorted(self.ends, samples, side="right")
 
     def by_split(self, shards: Int64s) -> list[list[int]]:
-        """List the indices of (n,) ascending shards in each split."""
-        bounds = np.searchsorted(self.splits[shards], np.arange(1, self.splits[-2] + 1))
-        return [part.tolist() for part in np.split(self.shards[shards], bounds)]
+        """List the indices of (n,) shards in each split."""
+        found: list[list[int]] = [[] for _ in range(self.splits[-2] + 1)]
+        for split, index in zip(self.splits[shards].tolist(), self.shards[shards].tolist(), strict=True):
+            found[split].append(index)
+        return found
 
     def locate(self, splits: Sequence[SplitSamples], samples: Int64s) -> RowPieces:
         """Locate the tokens of (n,) samples of the table's splits."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import resource
-import time
 import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
 
 
 WARM_READS = 4  # in a row: then the whole file is taken to be in the system's cache
-_THIS_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # macOS counts the process
-WARM_SECONDS = 1e-3  # at most; the system does not count what a network file system reads
 
 
 class TokenBytes(Protocol):
@@ -60,6 +56,13 @@ class OpenOptions(NamedTuple):
     access: str
     dtype: TokenDtype  # of the tokens of each shard
     reads_offsets: bool  # whether samples depend on the document offsets
+
+
+def _read_cached(descriptor: int, size: int, place: int) -> int:
+    """Read bytes that are in the system's cache; return how many, 0 where a system or file system can't tell."""
+    with suppress(OSError, AttributeError):  # NFS can't, nor can macOS
+        return os.preadv(descriptor, [bytearray(size)], place, os.RWF_NOWAIT)
+    return 0
 
 
 class OpenFile:
@@ -112,15 +115,18 @@ class OpenFile:
                     fcntl.flock(file.fd, fcntl.LOCK_SH)
                 self._file, self._is_held = file, is_used
 
-    def claim_block(self, block: int, epoch: int) -> bool:
-        """Claim a block for the caller to read ahead; False if it was read in this epoch, or the shard is in memory."""
+    def is_cold(self, epoch: int) -> bool:
+        """Test whether blocks may have to be read ahead in an epoch, of a file that is complete and not in memory."""
         if epoch != self._epoch:  # since the last one, the system may have evicted it
-            # Of a shard that was in memory, a few blocks show whether it still is.
+            # Of a file that was in memory, a few blocks show whether it still is.
             self._most_blocks = WARM_READS if self._warm_reads >= WARM_READS else None
             self._epoch, self._cached, self._warm_reads = epoch, set(), 0
-        if self.partial or self._warm_reads >= WARM_READS or block in self._cached:
-            return False
-        if self._most_blocks is not None and len(self._cached) >= self._most_blocks:
+        is_known = self._most_blocks is not None and len(self._cached) >= self._most_blocks
+        return not (self.partial or is_known or self._warm_reads >= WARM_READS)
+
+    def claim_block(self, block: int, epoch: int) -> bool:
+        """Claim a block for the caller to read ahead; False if it was read in this epoch, or the file is not cold."""
+        if not self.is_cold(epoch) or block in self._cached:
             return False
         self._cached.add(block)
         return True
@@ -130,15 +136,14 @@ class OpenFile:
         with suppress(OSError):  # the file was removed while its map is in use, or no file descriptor is left
             file = self._file or FileBytes(self.path, self.first_byte)
             self._file = self._file or file  # `hold` may have opened it since
-            before, begin = resource.getrusage(_THIS_THREAD), time.perf_counter()
-            num_bytes = len(os.pread(file.fd, end - start, self.first_byte + start))
-            after, seconds = resource.getrusage(_THIS_THREAD), time.perf_counter() - begin
-            has_waited = after.ru_majflt > before.ru_majflt or after.ru_inblock > before.ru_inblock
-            if not has_waited and seconds < WARM_SECONDS:
+            size, place = end - start, self.first_byte + start
+            cached = _read_cached(file.fd, size, place)
+            num_bytes = cached if cached == size else len(os.pread(file.fd, size, place))
+            if num_bytes == cached:
                 self._warm_reads += 1
-                return 0
-            self._warm_reads, self._most_blocks = 0, None
-            return num_bytes
+            else:
+                self._warm_reads, self._most_blocks = 0, None
+            return num_bytes - cached
         return 0
 
 

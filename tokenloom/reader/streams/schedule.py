@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -58,7 +59,8 @@ class Tree:
     def __init__(self, weights: Sequence[int]) -> None:
         self._num_members = len(weights)
         nodes = [*weights]
-        self._children, self._parents = [(0, 0)] * len(weights), dict[int, int]()
+        self._parents = dict[int, int]()
+        self._children = [(member, member) for member in range(len(weights))]  # who has the turn keeps it
         heap = [(weight, member) for member, weight in enumerate(weights) if weight]
         heapq.heapify(heap)
         while len(heap) > 1:  # merges the two lightest; ties go to the lower numbers
@@ -68,8 +70,10 @@ class Tree:
             nodes.append(a + b)
             self._children.append((left, right))
         self._root, self._nodes = heap[0][1], nodes
-        self._weights = np.array(nodes, dtype=np.int64)
-        self._lefts, self._rights = np.array(self._children, dtype=np.int64).T
+        self._weights = np.maximum(nodes, 1)
+        self._lefts = np.array([left for left, _ in self._children])
+        self._left_weights = self._weights[self._lefts]
+        self._next = np.array(self._children)[:, ::-1].ravel()  # the right and the left child of each node
 
     def turns(self, positions: Int64s) -> tuple[Int64s, Int64s]:
         """Find the member of each of (n,) positions, (n,), and the number of its turns before, (n,).
@@ -78,21 +82,21 @@ class Tree:
         """
         start = int(positions.min())
         before, rests = (np.array(column) for column in self._divide(start))
-        members, ordinals = np.empty_like(positions), np.empty_like(positions)
-        rows, places, nodes = np.arange(len(positions)), positions - start, np.full(len(positions), self._root)
-        while len(rows):
-            is_leaf = nodes < self._num_members
-            if is_leaf.any():
-                found, leaves = rows[is_leaf], nodes[is_leaf]
-                members[found], ordinals[found] = leaves, before[leaves] + places[is_leaf]
-                rows, places, nodes = rows[~is_leaf], places[~is_leaf], nodes[~is_leaf]
-            left = self._lefts[nodes]
-            a, b = self._weights[left], self._weights[nodes]
-            left_before, rest = np.divmod(places * a + rests[nodes], b)
-            goes_left = rest + a >= b  # the next position has one more
+        members, places = self._descend(np.full(len(positions), self._root), positions - start, rests)
+        return members, before[members] + places
+
+    def _descend(self, nodes: Int64s, places: Int64s, rests: Int64s) -> tuple[Int64s, Int64s]:
+        """Find the member below each of (n,) nodes that has the turn at (n,) places of the node, and its own place."""
+        while (num_left := np.count_nonzero(nodes >= self._num_members)) > len(nodes) // 8:
+            a, b = self._left_weights.take(nodes), self._weights.take(nodes)
+            left_before, rest = np.divmod(places * a + rests.take(nodes), b)
+            goes_left = rest + a >= b  # the next place has one more
             places = np.where(goes_left, left_before, places - left_before)
-            nodes = np.where(goes_left, left, self._rights[nodes])
-        return members, ordinals
+            nodes = self._next.take(2 * nodes + goes_left)
+        if num_left:  # the others stay where they are
+            left = np.flatnonzero(nodes >= self._num_members)
+            nodes[left], places[left] = self._descend(nodes[left], places[left], rests)
+        return nodes, places
 
     def positions(self, member: int, ordinals: Int64s) -> Int64s:
         """Find the positions of (n,) turns of a member with a weight: the inverse of `turns`."""
@@ -174,11 +178,11 @@ class Schedule:
         """Find the member of each of (n,) positions, (n,), and the position in its own stream, (n,)."""
         members, ordinals = np.empty_like(positions), np.empty_like(positions)
         stage_of = np.searchsorted(self._starts, positions, side="right") - 1
-        blocks = positions // _BLOCK * len(self.stages) + stage_of
-        for block in sorted({*blocks[np.flatnonzero(np.diff(blocks, prepend=-1))].tolist()}):
-            there, stage = blocks == block, self.stages[block % len(self.stages)]
-            members[there], own = stage.tree.turns(positions[there] - stage.start)
-            ordinals[there] = own + stage.before[members[there]]
+        runs = np.flatnonzero(np.diff(positions // _BLOCK * len(self.stages) + stage_of, prepend=-1)).tolist()
+        for first, end in pairwise([*runs, len(positions)]):  # of one block and stage; one run, as a rule
+            stage, part = self.stages[stage_of[first]], slice(first, end)
+            members[part], own = stage.tree.turns(positions[part] - stage.start)
+            ordinals[part] = own + stage.before[members[part]]
         return members, ordinals
 
     def counts_before(self, position: int) -> Int64s:
