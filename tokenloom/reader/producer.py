@@ -281,16 +281,15 @@ def block_bytes(stream: Stream) -> int:
     It is a page, so that only the rows are read, if the shards that are read side by side take more than half of the
     memory: then most of a block would be evicted before it is used.
     """
-    active_bytes, folders = 0.0, set[Path | str]()
+    active_bytes, window = 0.0, 0
     for member in stream.members.values():
         data, order = member.dataset, member.order
         num_active = len(data.counts) if order.name == "full" else order.lanes
         width = data.format.dtype.itemsize + len(data.files) - 1  # a token, and its class
         active_bytes += data.num_tokens * width * min(1, num_active / len(data.counts))
-        folders.add(data.shards.cache.folder if data.shards.cache else data.shards.store.root)
+        window = max(window, read_around(data.shards.cache.folder if data.shards.cache else data.shards.store.root))
     if active_bytes > _MAX_MEMORY_SHARE * memory_bytes():
         return PAGE
-    window = max(map(read_around, folders))
     return 1 << (min(_MAX_BLOCK, max(_MIN_BLOCK, window)).bit_length() - 1)
 
 

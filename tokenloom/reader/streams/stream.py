@@ -194,6 +194,7 @@ class Stream:
             if not self.members[name].order.num_samples:
                 raise ValueError(f"{'' if name is None else f'member {name!r}: '}{data.why_empty()}")
         self._splits, self._table = splits, SampleTable(splits)
+        self._turns = np.zeros(0, np.int64), (np.zeros(0, np.int64), np.zeros(0, np.int64))
         self._orders = Orders([member.order for member in self.members.values()])
         self._num_samples = np.array([member.order.num_samples for member in self.members.values()])
         if self.mixture or splits[0].shards.open_files.limit < splits[0].shards.options.max_open_shards:
@@ -223,7 +224,13 @@ class Stream:
 
     def turns(self, positions: Int64s) -> tuple[Int64s, Int64s]:
         """Find the number of the member that takes each of (n,) positions, and the position in its own stream."""
-        return self.mixture.schedule.turns(positions) if self.mixture else (np.zeros_like(positions), positions)
+        if self.mixture is None:
+            return np.zeros_like(positions), positions
+        known, found = self._turns  # another thread may replace them
+        if not np.array_equal(known, positions):  # else they were found to open shards ahead
+            found = self.mixture.schedule.turns(positions)
+            self._turns = positions, found
+        return found
 
     def positions(self, name: str | None, own: Int64s) -> Int64s:
         """Find the positions at (n,) positions of a member's own, the inverse of `turns`; -1 if it gets no turn."""
