@@ -240,15 +240,16 @@ class SplitFiles(Generic[File]):
     def touch(self, indices: list[int], may_open: bool) -> None:
         """Mark shards as used, so that others are closed before them; open the rest if `may_open`, as many as fit.
 
-        Errors are raised when a shard is used.
+        Those that were opened ahead count as open from now on. Errors are raised when a shard is used.
         """
         for index in indices:
             if index in self.opened:
                 self.open_files.use(self, index)
         if self.cache:
             self._keep_in_cache(set(indices))
-        for index in indices[: self.open_files.limit if may_open else 0]:
-            if index not in self.opened and index not in self._ahead:
+        for index in indices[: self.open_files.limit]:
+            ahead = self._ahead.get(index)
+            if index not in self.opened and (may_open if ahead is None else ahead.done()):
                 with suppress(StoreError, FormatError):
                     _ = self[index]
 
