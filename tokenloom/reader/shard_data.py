@@ -58,11 +58,13 @@ class OpenOptions(NamedTuple):
     reads_offsets: bool  # whether samples depend on the document offsets
 
 
-def _read_cached(descriptor: int, size: int, place: int) -> int:
-    """Read bytes that are in the system's cache; return how many, 0 where a system or file system can't tell."""
+def _is_cached(descriptor: int, start: int, end: int) -> bool:
+    """Test whether the first and the last of some bytes are in the system's cache; False where it can't tell."""
     with suppress(OSError, AttributeError):  # NFS can't, nor can macOS
-        return os.preadv(descriptor, [bytearray(size)], place, os.RWF_NOWAIT)
-    return 0
+        for place in (start, end - 1):
+            os.preadv(descriptor, [bytearray(1)], place, os.RWF_NOWAIT)
+        return True
+    return False
 
 
 class OpenFile:
@@ -136,14 +138,13 @@ class OpenFile:
         with suppress(OSError):  # the file was removed while its map is in use, or no file descriptor is left
             file = self._file or FileBytes(self.path, self.first_byte)
             self._file = self._file or file  # `hold` may have opened it since
-            size, place = end - start, self.first_byte + start
-            cached = _read_cached(file.fd, size, place)
-            num_bytes = cached if cached == size else len(os.pread(file.fd, size, place))
-            if num_bytes == cached:
+            start, end = self.first_byte + start, self.first_byte + end
+            if _is_cached(file.fd, start, end):
                 self._warm_reads += 1
-            else:
-                self._warm_reads, self._most_blocks = 0, None
-            return num_bytes - cached
+                return 0
+            num_bytes = len(os.pread(file.fd, end - start, start))
+            self._warm_reads, self._most_blocks = 0, None
+            return num_bytes
         return 0
 
 

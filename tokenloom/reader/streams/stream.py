@@ -227,10 +227,10 @@ class Stream:
         if self.mixture is None:
             return np.zeros_like(positions), positions
         known, found = self._turns  # another thread may replace them
-        if not np.array_equal(known, positions):  # else they were found to open shards ahead
+        if not np.array_equal(known[: len(positions)], positions):  # else they were found when shards were opened ahead
             found = self.mixture.schedule.turns(positions)
             self._turns = positions, found
-        return found
+        return found[0][: len(positions)], found[1][: len(positions)]
 
     def positions(self, name: str | None, own: Int64s) -> Int64s:
         """Find the positions at (n,) positions of a member's own, the inverse of `turns`; -1 if it gets no turn."""
