@@ -254,9 +254,7 @@ def _reads_of(window: TokenWindow, kind: int, width: int, block: int) -> list[_R
             file = files.opened.get(shard)
             if block == PAGE or (file and file.is_cold(epochs[split])):
                 cold[number] = files, shard, file, epochs[split]
-    is_cold = np.zeros(len(table.splits), dtype=bool)
-    is_cold[[*cold]] = True
-    tokens = np.flatnonzero(is_cold[rows.shards])  # without padding
+    tokens = np.flatnonzero(np.isin(rows.shards, [*cold]))
     places = np.repeat(np.arange(len(rows.row_offsets) - 1), np.diff(rows.row_offsets))
     starts = rows.starts[tokens] * width // block
     counts = -(-(rows.starts[tokens] + rows.lengths[tokens]) * width // block) - starts

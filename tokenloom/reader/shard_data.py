@@ -58,15 +58,6 @@ class OpenOptions(NamedTuple):
     reads_offsets: bool  # whether samples depend on the document offsets
 
 
-def _is_cached(descriptor: int, start: int, end: int) -> bool:
-    """Test whether the first and the last of some bytes are in the system's cache; False where it can't tell."""
-    with suppress(OSError, AttributeError):  # NFS can't, nor can macOS
-        for place in (start, end - 1):
-            os.preadv(descriptor, [bytearray(1)], place, os.RWF_NOWAIT)
-        return True
-    return False
-
-
 class OpenFile:
     """One open file of a split, whose `bytes` hold an item for each token of a shard. Views of them keep its map.
 
@@ -139,12 +130,13 @@ class OpenFile:
             file = self._file or FileBytes(self.path, self.first_byte)
             self._file = self._file or file  # `hold` may have opened it since
             start, end = self.first_byte + start, self.first_byte + end
-            if _is_cached(file.fd, start, end):
+            try:
+                for place in (start, end - 1):
+                    os.preadv(file.fd, [bytearray(1)], place, os.RWF_NOWAIT)
                 self._warm_reads += 1
-                return 0
-            num_bytes = len(os.pread(file.fd, end - start, start))
-            self._warm_reads, self._most_blocks = 0, None
-            return num_bytes
+            except (OSError, AttributeError):  # not in the cache; or NFS or macOS, which can't tell
+                self._warm_reads, self._most_blocks = 0, None
+                return len(os.pread(file.fd, end - start, start))
         return 0
 
 

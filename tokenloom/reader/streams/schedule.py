@@ -70,10 +70,9 @@ class Tree:
             nodes.append(a + b)
             self._children.append((left, right))
         self._root, self._nodes = heap[0][1], nodes
-        self._weights = np.maximum(nodes, 1)
-        self._lefts = np.array([left for left, _ in self._children])
-        self._left_weights = self._weights[self._lefts]
-        self._next = np.array(self._children)[:, ::-1].ravel()  # the right and the left child of each node
+        self._weights, children = np.maximum(nodes, 1), np.array(self._children)
+        self._left_weights = self._weights[children[:, 0]]
+        self._next = children[:, ::-1].ravel()  # the right and the left child of each node
 
     def turns(self, positions: Int64s) -> tuple[Int64s, Int64s]:
         """Find the member of each of (n,) positions, (n,), and the number of its turns before, (n,).
@@ -104,7 +103,7 @@ class Tree:
         while node != self._root:
             parent = self._parents[node]
             weight, half = self._nodes[parent], self._nodes[parent] // 2
-            is_left = node == self._lefts[parent]
+            is_left = node == self._children[parent][0]
             # The last place of the parent before which the child has no more than these.
             places = _scale(places, weight, self._nodes[node], weight - half - 1 if is_left else half)
             node = parent
