@@ -117,8 +117,7 @@ def collect_garbage(
     Returns:
         The JSON object of `tokenloom gc --json`: deleted, kept, leftovers, bytes and more.
     """
-    place = store_of_block("dataset", dataset.strip().rstrip("/"))
-    store = parse_dataset(absolute_path("dataset", place))
+    store = parse_dataset(absolute_path("dataset", store_of_block("dataset", dataset.strip().rstrip("/"))))
     try:
         policy = Policy(keep_last, seconds_of(grace.strip()))
     except ValueError as error:

@@ -42,8 +42,7 @@ def runs_of(offsets: Int64s, max_size: int) -> list[tuple[int, int]]:
     """
     runs, start, count = [], 0, len(offsets) - 1
     while start < count:
-        limit = offsets[start] + max_size
-        end = max(start + 1, int(np.searchsorted(offsets, limit, side="right")) - 1)
+        end = max(start + 1, int(np.searchsorted(offsets, offsets[start] + max_size, side="right")) - 1)
         runs.append((start, end))
         start = end
     return runs

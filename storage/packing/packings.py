@@ -145,8 +145,7 @@ def sample_counts(
         return np.fromiter(map(len, plans), np.int64)
     path = counts_path(cache_folder or default_cache_folder(), manifest, split, packing, seq_len)
     with suppress(OSError, FormatError):  # not counted yet, or damaged
-        value = parse_json(read_regular(path), str(path), is_signed=True)
-        record = decode_record(CountsRecord, value, str(path))
+        record = decode_record(CountsRecord, parse_json(read_regular(path), str(path), is_signed=True), str(path))
         if (record.name, len(record.counts)) == (path.name, len(shards)):
             return np.array(record.counts, dtype=np.int64)
     counts = _count(store, manifest, split, packing, seq_len, path)

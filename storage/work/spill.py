@@ -142,8 +142,7 @@ def _write(file: IO[bytes], documents: SpillDocuments, order: NDArray[np.intp], 
         view = part.view(np.uint8).data
         local_files.write_all(file, view)
         hasher.update(view)
-    checksums = hasher.finish()
-    head = _FIXED.pack(MAGIC, header_bytes, len(block)) + block + sampled + checksums
+    head = _FIXED.pack(MAGIC, header_bytes, len(block)) + block + sampled + hasher.finish()
     assert len(head) == header_bytes  # else it would overwrite the table, or leave a gap
     file.seek(0)
     local_files.write_all(file, head)

@@ -115,11 +115,10 @@ class _Server:
         # Not closed: a thread that starts a worker could get the number of the descriptor for its own socket, and hang.
         with socket.fromfd(self._control.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as control:
             control.shutdown(socket.SHUT_RDWR)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_CLOSE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._process.kill()  # if it has not ended
+        self._process.wait()
 
 
 _early: _Server | None = None

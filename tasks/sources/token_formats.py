@@ -69,8 +69,7 @@ class Megatron(TokenFormat):
         with open_input(index) as file:
             dtype, num_sequences, _ = self._read_head(file, index)
             offsets_at = self.HEAD.size + num_sequences * self.LENGTH.itemsize
-            documents_at = offsets_at + num_sequences * self.OFFSET.itemsize
-            at = documents_at + start * self.OFFSET.itemsize
+            at = offsets_at + (num_sequences + start) * self.OFFSET.itemsize
             firsts = read_values(file, index, at, end - start + 1, self.OFFSET)
             if firsts.min() < 0 or firsts.max() > num_sequences or (np.diff(firsts) < 0).any():
                 raise InputError(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -84,6 +84,8 @@ def test_every_prefix_is_within_two_samples_of_the_weights(
 
 @_RUN
 @given(_SHARES, _STARTS)
+@example([2, 1, 0], 2**20 - 150)  # two blocks of turns
+@example([1, *[2.0**-k for k in range(1, 39)]], 2**39)  # deep, and few positions at its end
 def test_ordinals_count_the_turns_of_a_member_and_lead_back_to_the_positions(weights: list[float], start: int) -> None:
     schedule = Schedule([(0, weights)])
     positions = np.arange(start, start + 300)
@@ -93,6 +95,11 @@ def test_ordinals_count_the_turns_of_a_member_and_lead_back_to_the_positions(wei
         own = ordinals[turns == member]
         assert own.tolist() == list(range(before[member], before[member] + len(own)))
         assert schedule.positions(member, own).tolist() == positions[turns == member].tolist()
+    mixed = np.random.default_rng(start).permutation(300)
+    assert [each.tolist() for each in schedule.turns(positions[mixed])] == [
+        turns[mixed].tolist(),
+        ordinals[mixed].tolist(),
+    ]
     counts = before + np.bincount(turns, minlength=len(weights))
     assert counts.tolist() == schedule.counts_before(start + 300).tolist()
 

@@ -19,6 +19,7 @@ import pytest
 from tests.counts import count
 from tests.reader.oracle import FIELDS, as_lists, assert_same, make_store
 from tests.without_torch import needs_torch
+from tokenloom.errors import StoreError
 from tokenloom.reader.dataset import TokenDataset
 from tokenloom.reader.feed import HostFeed
 from tokenloom.reader.loader import TokenLoader
@@ -194,12 +195,27 @@ def test_a_forked_child_takes_no_lock_of_a_file_that_its_parent_opens_ahead(refe
         def cancel(self) -> bool:
             raise AssertionError("a thread of the parent may hold the lock for ever")
 
+        done = cancel
+
     files = TokenDataset(reference, seq_len=4).shards
     files._ahead[0], files._pid = Locked(), -1
     files.drop(0)  # as another member of the mixture does, to make room
     files._ahead[0] = Locked()
     assert files[0].bytes
     assert not files._ahead
+    files._ahead[1], files._pid = Locked(), -1
+    files.touch([1], may_open=False)
+    assert not files._ahead
+
+
+def test_a_file_that_was_opened_ahead_is_taken_and_one_that_is_being_opened_is_not_waited_for(reference: str) -> None:
+    files, opened, failed = TokenDataset(reference, seq_len=4).shards, Future[OpenShard](), Future[OpenShard]()
+    opened.set_result(files.open(0))
+    failed.set_exception(StoreError("the store is down"))
+    files._ahead |= {0: opened, 1: Future(), 2: failed}
+    files.touch([0, 1, 2], may_open=False)
+    assert list(files.opened) == list(files.bytes) == [0]
+    assert list(files._ahead) == [1, 2]
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 32])

@@ -96,10 +96,14 @@ def test_each_epoch_reads_its_blocks_again(
 def test_a_shard_whose_first_blocks_are_in_memory_is_not_read_further(
     reference: str, events: list[tuple[Any, ...]], is_cold: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read_cached(_: int, buffers: Sequence[bytearray], *__: int) -> int:
-        if is_cold:
+    def read_cached(_: int, buffers: Sequence[bytearray], place: int, flags: int) -> int:
+        assert flags == os.RWF_NOWAIT
+        probed.append(place)
+        if is_cold and len(probed) % 2 == 0:  # the last byte of a block
             raise BlockingIOError
         return len(buffers[0])
+
+    probed: list[int] = []
 
     monkeypatch.setattr(os, "preadv", read_cached)
     monkeypatch.setattr(shard_data, "WARM_READS", 1)
@@ -107,8 +111,22 @@ def test_a_shard_whose_first_blocks_are_in_memory_is_not_read_further(
     assert sum(1 for _ in loader) == len(loader)
     num_reads = sum(event[0] == "read" for event in events)
     assert num_reads == 10 if is_cold else num_reads < 10
+    assert len(probed) == 2 * (3 if is_cold else num_reads)  # of a cold shard, one block is asked for
     num_bytes = loader.stats().bytes_read_ahead
     assert num_bytes > 0.95 * 2 * sum(SHARD_TOKENS) if is_cold else num_bytes == 0
+
+
+def test_a_block_that_was_just_read_is_found_in_the_cache_of_the_system(reference: str) -> None:
+    data = TokenDataset(reference, seq_len=500)
+    size = data.shards.num_bytes(0)
+    path = shard_paths(reference)[0]
+    path.read_bytes()
+    with path.open("rb") as file:
+        try:
+            os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)
+        except OSError as error:
+            pytest.skip(f"this file system can't tell: {error}")
+    assert data.shards[0].read_ahead(0, size) == 0  # the last block ends behind the file
 
 
 @pytest.mark.parametrize("prefetch", [0, 8])

@@ -251,8 +251,7 @@ class _Probe:
             for tools in ({}, {"tools": _TOOLS}):  # a few templates want some
                 with suppress(BadConversation):
                     marked = self._marker.mark({"messages": messages} | tools, "")
-                    written = self._template.render_marked(marked, add_generation_prompt=add_prompt)
-                    text, places = marked.read(written)
+                    text, places = marked.read(self._template.render_marked(marked, add_generation_prompt=add_prompt))
                     self._known[name] = text, [place for place in places if not place.piece.is_block]
                     break
         return self._known[name]

@@ -206,8 +206,7 @@ class TokenDataset(SplitSamples):
         )
         if form.pad_documents > 1 and not form.mask_documents:
             raise ValueError("pad_documents needs mask_documents: padding would predict the next document; omit it")
-        reads_offsets = cut.follows_documents or form.needs_marks
-        options = OpenOptions(max_open, verify, access, form.dtype, reads_offsets)
+        options = OpenOptions(max_open, verify, access, form.dtype, cut.follows_documents or form.needs_marks)
         super().__init__(
             store, manifest, split, cache, cut, form, options, None if part is None else checked_part(part)
         )

@@ -359,8 +359,7 @@ class CudaFeed:
         # The device comes first: a new thread that leaves a stream returns to device 0, and would open a context there.
         with torch.inference_mode(False), torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             for name, (array, sizes) in shared.items():
-                dtype = getattr(torch, array.dtype.name)
-                host = torch.empty(array.shape, dtype=dtype, device="cpu", pin_memory=True)
+                host = torch.empty(array.shape, dtype=getattr(torch, array.dtype.name), device="cpu", pin_memory=True)
                 host.numpy()[...] = array
                 parts[name] = torch.split(host.to(self._device, non_blocking=True), sizes)
             return self._stream.record_event(), parts

@@ -68,8 +68,7 @@ class SampleStream(IterableDataset[Batch]):
         stream = Stream(self._source, *self._order)
         feed = HostFeed(stream.format, batch_size, 1, 4, torch.device("cpu"), PhaseTimes())
         for steps in self._step_groups(index, count):
-            positions = np.concatenate([self._positions(step) for step in steps])
-            window = stream.window(positions, len(steps) * batch_size)
+            window = stream.window(np.concatenate([*map(self._positions, steps)]), len(steps) * batch_size)
             for row in range(0, window.num_rows, batch_size):
                 batch = feed.make(window, row, 1)[0]
                 yield batch if self._batch_size else _only_sample(batch)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -45,6 +45,8 @@ _MAX_MEMORY_SHARE = 1 / 2  # the rest is for the processes
 CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # v2, v1
 _READ_AROUND: dict[int, int] = {}  # by device, once it is known
 _MAX_BLOCKS = 2**40  # a shard has fewer blocks
+#: (files, shard, file, epoch): a file that may have to be read ahead, as it is open, in an epoch of its split
+_ColdFile: TypeAlias = "tuple[AnyFiles, int, OpenFile | None, int]"
 #: what only the feed that made it can finish
 Made: TypeAlias = Any  # type: ignore[explicit-any]
 
@@ -73,6 +75,8 @@ class Producer:
         io_threads: int,
         times: PhaseTimes,
     ) -> None:
+        # glibc keeps what is freed, for the arrays of windows, if as much as this was freed before; it is never used.
+        np.empty(2**24, dtype=np.uint8)
         self._stream, self._steps, self._feed, self._times = stream, steps, feed, times
         self._position, self._chunk_batches = position, chunk_batches
         self._left = steps.left(position)
@@ -133,10 +137,12 @@ class Producer:
             prepare_shards(self._stream.shards_of(positions), self._planners, waits=True)
         self._window = self._stream.window(positions, num_steps * self._steps.batch_size)
         self._times.add("read", begin)
-        shards_by_split = self._window.table.by_split(self._window.used_shards)
-        for split, shards in zip(self._window.splits, shards_by_split, strict=True):
+        shards = defaultdict[int, list[int]](list)
+        for _, number, shard in self._window.used_shards:
+            shards[number].append(shard)
+        for number, split in enumerate(self._window.splits):
             for files in split.files:
-                files.touch(shards, may_open=not self._planners)
+                files.touch(shards[number], may_open=not self._planners)
         self._reads.plan(self._window)
         self._position += num_steps * self._steps.samples
         self._window_steps, self._taken_steps = num_steps, 0
@@ -245,32 +251,37 @@ def _reads_of(window: TokenWindow, kind: int, width: int, block: int) -> list[_R
 
     Each read is as many blocks as one row needs.
     """
-    rows, table, numbers = window.rows, window.table, window.used_shards
-    epochs, cold = window.epochs.tolist(), dict[int, tuple[AnyFiles, int, OpenFile | None, int]]()
-    columns = numbers, table.splits[numbers], table.shards[numbers]
-    for number, split, shard in zip(*(column.tolist() for column in columns), strict=True):
-        if kind < len(window.splits[split].files):  # else it has no masks
-            files = window.splits[split].files[kind]
-            file = files.opened.get(shard)
-            if block == PAGE or (file and file.is_cold(epochs[split])):
-                cold[number] = files, shard, file, epochs[split]
+    rows, cold = window.rows, _cold_files(window, kind, block)
     tokens = np.flatnonzero(np.isin(rows.shards, [*cold]))
-    places = np.repeat(np.arange(len(rows.row_offsets) - 1), np.diff(rows.row_offsets))
     starts = rows.starts[tokens] * width // block
     counts = -(-(rows.starts[tokens] + rows.lengths[tokens]) * width // block) - starts
     piece = np.repeat(tokens, counts)
     keys, index = np.unique(rows.shards[piece] * _MAX_BLOCKS + ranges(starts, counts), return_index=True)
-    columns = (places[piece[index]], *np.divmod(keys, _MAX_BLOCKS))
+    places = np.searchsorted(rows.row_offsets, piece[index], side="right") - 1
     reads: list[_Read] = []
-    for row, number, place in zip(*(column.tolist() for column in columns), strict=True):
-        files, shard, file, epoch = cold[number]
-        if block > PAGE and not (file and file.claim_block(place, epoch)):
-            continue
-        start, end = place * block, (place + 1) * block
-        if reads and reads[-1][:3] == (row, files, shard) and reads[-1].end == start:
+    for row, shard, number in zip(*(each.tolist() for each in (places, *np.divmod(keys, _MAX_BLOCKS))), strict=True):
+        files, of_split, file, epoch = cold[shard]
+        if file and block > PAGE:
+            if number in file.claimed or not file.is_cold(epoch):
+                continue
+            file.claimed.add(number)
+        start, end = number * block, (number + 1) * block
+        if reads and reads[-1][:3] == (row, files, of_split) and reads[-1].end == start:
             start = reads.pop().start
-        reads.append(_Read(row, files, shard, start, end, SimpleQueue()))
+        reads.append(_Read(row, files, of_split, start, end, SimpleQueue()))
     return reads
+
+
+def _cold_files(window: TokenWindow, kind: int, block: int) -> dict[int, _ColdFile]:
+    """Find the files of a kind that a window may have to read ahead, by the numbers of their shards in its table."""
+    epochs, cold = window.epochs.tolist(), dict[int, _ColdFile]()
+    for number, split, shard in window.used_shards:
+        if kind < len(window.splits[split].files):  # else it has no masks
+            files, epoch = window.splits[split].files[kind], epochs[split]
+            file = files.opened.get(shard)
+            if block == PAGE or (file and file.is_cold(epoch)):
+                cold[number] = files, shard, file, epoch
+    return cold
 
 
 def block_bytes(stream: Stream) -> int:

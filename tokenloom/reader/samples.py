@@ -94,8 +94,7 @@ def marks_between(row_offsets: Int64s, lengths: Int64s, row_tokens: int) -> tupl
         The offsets of the marks, (n + 1,), and the marks, each in [1, row_tokens).
     """
     ends = np.cumsum(lengths)
-    before = offsets_of(lengths)[row_offsets[:-1]]
-    marks = ends - np.repeat(before, np.diff(row_offsets))
+    marks = ends - np.repeat(offsets_of(lengths)[row_offsets[:-1]], np.diff(row_offsets))
     inside = marks < row_tokens
     kept = offsets_of(inside.astype(np.int64))[row_offsets]
     return kept, marks[inside]
@@ -312,13 +311,6 @@ class SampleTable:
     def shards_of(self, samples: Int64s) -> Int64s:
         """Find the shard of each of (n,) samples."""
         return np.searchsorted(self.ends, samples, side="right")
-
-    def by_split(self, shards: Int64s) -> list[list[int]]:
-        """List the indices of (n,) shards in each split."""
-        found: list[list[int]] = [[] for _ in range(self.splits[-2] + 1)]
-        for split, index in zip(self.splits[shards].tolist(), self.shards[shards].tolist(), strict=True):
-            found[split].append(index)
-        return found
 
     def locate(self, splits: Sequence[SplitSamples], samples: Int64s) -> RowPieces:
         """Locate the tokens of (n,) samples of the table's splits."""

@@ -68,8 +68,7 @@ class DocumentSources:
 
     def _read(self, index: int) -> ShardSources:
         shard = StoredShard(self._store, self._version, self._entries[index])
-        batches = shard.table(len(self._of_inputs)).batches()
-        of_documents = [self._of_inputs[batch.input] for batch in batches]
+        of_documents = [self._of_inputs[batch.input] for batch in shard.table(len(self._of_inputs)).batches()]
         return ShardSources(shard.offsets, np.concatenate([np.zeros(0, np.int32), *of_documents]))
 
 

@@ -77,8 +77,9 @@ class OpenFile:
         self._file: FileBytes | None = None  # for reads ahead, and locked in the cache while it is held
         self._is_held = False
         self._epoch = 0
-        self._cached: set[int] = set()  # blocks that were read into the system's cache, or found there, in this epoch
-        self._warm_reads = 0  # the last reads, which did not wait for the disk
+        #: the blocks that are read ahead in this epoch, each once
+        self.claimed: set[int] = set()
+        self._warm_reads = 0  # blocks of this epoch that were found in the system's cache; -1 once one was not
         self._most_blocks: int | None = None  # that may be read in this epoch
         #: its blocks while some may be missing, else None
         self.partial = blocks
@@ -113,30 +114,24 @@ class OpenFile:
         if epoch != self._epoch:  # since the last one, the system may have evicted it
             # Of a file that was in memory, a few blocks show whether it still is.
             self._most_blocks = WARM_READS if self._warm_reads >= WARM_READS else None
-            self._epoch, self._cached, self._warm_reads = epoch, set(), 0
-        is_known = self._most_blocks is not None and len(self._cached) >= self._most_blocks
-        return not (self.partial or is_known or self._warm_reads >= WARM_READS)
-
-    def claim_block(self, block: int, epoch: int) -> bool:
-        """Claim a block for the caller to read ahead; False if it was read in this epoch, or the file is not cold."""
-        if not self.is_cold(epoch) or block in self._cached:
-            return False
-        self._cached.add(block)
-        return True
+            self._epoch, self.claimed, self._warm_reads = epoch, set(), 0
+        most = self._most_blocks  # a read may change it
+        return not (self.partial or self._warm_reads >= WARM_READS or (most is not None and len(self.claimed) >= most))
 
     def read_ahead(self, start: int, end: int) -> int:
         """Read token bytes [start, end) into the system's cache if possible; return how many came from the disk."""
         with suppress(OSError):  # the file was removed while its map is in use, or no file descriptor is left
             file = self._file or FileBytes(self.path, self.first_byte)
             self._file = self._file or file  # `hold` may have opened it since
-            start, end = self.first_byte + start, self.first_byte + end
-            try:
-                for place in (start, end - 1):
-                    os.preadv(file.fd, [bytearray(1)], place, os.RWF_NOWAIT)
-                self._warm_reads += 1
-            except (OSError, AttributeError):  # not in the cache; or NFS or macOS, which can't tell
-                self._warm_reads, self._most_blocks = 0, None
-                return len(os.pread(file.fd, end - start, start))
+            start, end = self.first_byte + start, min(self.first_byte + end, os.fstat(file.fd).st_size)
+            if self._warm_reads >= 0:  # asking for a block that is not there begins to read it, in small parts
+                with suppress(OSError, AttributeError):  # it is not; or NFS or macOS, which can't tell
+                    for place in (start, end - 1):
+                        os.preadv(file.fd, [bytearray(1)], place, os.RWF_NOWAIT)
+                    self._warm_reads += 1
+                    return 0
+                self._warm_reads, self._most_blocks = -1, None
+            return len(os.pread(file.fd, end - start, start))
         return 0
 
 

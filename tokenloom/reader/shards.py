@@ -242,6 +242,8 @@ class SplitFiles(Generic[File]):
 
         Those that were opened ahead count as open from now on. Errors are raised when a shard is used.
         """
+        if self._pid != os.getpid():
+            self._forget_parent()
         for index in indices:
             if index in self.opened:
                 self.open_files.use(self, index)
@@ -249,7 +251,8 @@ class SplitFiles(Generic[File]):
             self._keep_in_cache(set(indices))
         for index in indices[: self.open_files.limit]:
             ahead = self._ahead.get(index)
-            if index not in self.opened and (may_open if ahead is None else ahead.done()):
+            is_ready = ahead and ahead.done() and not ahead.cancelled() and not ahead.exception()
+            if index not in self.opened and (is_ready or (may_open and not ahead)):
                 with suppress(StoreError, FormatError):
                     _ = self[index]
 

@@ -72,8 +72,10 @@ class TokenWindow:
         #: (num_rows,) tokens in each row; padding follows them
         self.lengths = np.zeros(num_rows, dtype=np.int64)
         self.lengths[: len(rows.row_offsets) - 1] = np.add.reduceat(rows.lengths, rows.row_offsets[:-1])
-        #: the numbers of the shards that the rows need, ascending
-        self.used_shards = np.flatnonzero(np.bincount(rows.shards + 1)[1:])
+        used = np.flatnonzero(np.bincount(rows.shards + 1)[1:])
+        columns = used, table.splits[used], table.shards[used]
+        #: (number in the table, split, number in the split) of each shard that the rows need
+        self.used_shards = [*zip(*(column.tolist() for column in columns), strict=True)]
         self.has_padding = bool((self.lengths < form.row_tokens).any())
         # Not cached_property: before Python 3.12 it holds a lock, which a fork may leave locked in the child.
         self._known_pieces: dict[str, _Pieces] = {}  # by what they are of

@@ -75,8 +75,7 @@ class HuggingFaceTokenizer:
         self._spellings = {i: library.id_to_token(i) or "" for i in self.bos_ids} | {self.eot_id: END_OF_TEXT}
         definition = {"kind": self.kind, "file": sha256_of_bytes(data), "max_text_bytes": self.max_text_bytes}
         marked = {"eot": self.eot_id, "bos": self.bos_ids}
-        probe_ids = self._encode_run(pa.array([PROBE]))[0].tolist()
-        self.fingerprint = fingerprint(definition | marked, probe_ids)
+        self.fingerprint = fingerprint(definition | marked, self._encode_run(pa.array([PROBE]))[0].tolist())
 
     def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
         """See Tokenizer.encode."""

@@ -155,8 +155,7 @@ class Schedule:
         if not stages or starts[0] != 0 or starts != sorted(set(starts)):
             raise ValueError(f"the stages of weights must start at 0 and ascend, not {starts}")
         self._starts = np.array(starts, dtype=np.int64)
-        before = np.zeros(len(stages[0][1]), dtype=np.int64)
-        self.stages = [Stage(0, whole_weights(stages[0][1]), before)]
+        self.stages = [Stage(0, whole_weights(stages[0][1]), np.zeros(len(stages[0][1]), dtype=np.int64))]
         for start, weights in stages[1:]:
             self.stages.append(Stage(start, whole_weights(weights), self.counts_before(start)))
 

@@ -194,7 +194,7 @@ class Stream:
             if not self.members[name].order.num_samples:
                 raise ValueError(f"{'' if name is None else f'member {name!r}: '}{data.why_empty()}")
         self._splits, self._table = splits, SampleTable(splits)
-        self._turns = np.zeros(0, np.int64), (np.zeros(0, np.int64), np.zeros(0, np.int64))
+        self._turns = (np.zeros(0, np.int64),) * 3  # the last positions, and their members and places there
         self._orders = Orders([member.order for member in self.members.values()])
         self._num_samples = np.array([member.order.num_samples for member in self.members.values()])
         if self.mixture or splits[0].shards.open_files.limit < splits[0].shards.options.max_open_shards:
@@ -226,11 +226,10 @@ class Stream:
         """Find the number of the member that takes each of (n,) positions, and the position in its own stream."""
         if self.mixture is None:
             return np.zeros_like(positions), positions
-        known, found = self._turns  # another thread may replace them
+        known, numbers, own = self._turns  # another thread may replace them
         if not np.array_equal(known[: len(positions)], positions):  # else they were found when shards were opened ahead
-            found = self.mixture.schedule.turns(positions)
-            self._turns = positions, found
-        return found[0][: len(positions)], found[1][: len(positions)]
+            _, numbers, own = self._turns = positions, *self.mixture.schedule.turns(positions)
+        return numbers[: len(positions)], own[: len(positions)]
 
     def positions(self, name: str | None, own: Int64s) -> Int64s:
         """Find the positions at (n,) positions of a member's own, the inverse of `turns`; -1 if it gets no turn."""
