@@ -117,8 +117,7 @@ class ShardCache:
             mark_used(path)
             process.count("hits")
             return path, None
-        wait = partial(self._wait, request) if completes else None
-        blocks = PartialShard(process, request, path, wait)
+        blocks = PartialShard(process, request, path, partial(self._wait, request) if completes else None)
         if completes:
             self.ahead([request], first=True)
         return path, blocks

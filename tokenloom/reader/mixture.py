@@ -242,7 +242,7 @@ def _shares_of(datasets: Mapping[str, SplitSamples], weights: Mapping[str, Weigh
 
 
 def _samples_of(unit: str, data: SplitSamples) -> float:
-    return {"": 1.0, "epochs": float(len(data)), "tokens": 1 / (data.mean_tokens or 1)}[unit]
+    return float(len(data)) if unit == "epochs" else 1 / (data.mean_tokens or 1) if unit == "tokens" else 1.0
 
 
 def _parse(weight: Weight) -> tuple[float, str]:
@@ -270,6 +270,8 @@ def _check_alike(datasets: Mapping[str, SplitSamples]) -> None:
             a, b = (f"{described_tokenizer(fields_of(e))}, fingerprint {e.fingerprint[:8]}..." for e in (mine, theirs))
             differ = _DIFFER.format("tokenizer", first_name, a, name, b)
             raise ValueError(f"{differ}; build one of them with the tokenizer of the other")
+    if all(data.packing == first.packing and data.format == first.format for data in datasets.values()):
+        return
     for option in _SHARED_OPTIONS:
         of_data = attrgetter(option if option == "packing" else f"format.{option}")
         found = [(name, of_data(data)) for name, data in datasets.items()]

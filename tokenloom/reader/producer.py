@@ -140,8 +140,10 @@ class Producer:
         shards = defaultdict[int, list[int]](list)
         for _, number, shard in self._window.used_shards:
             shards[number].append(shard)
-        for number, split in enumerate(self._window.splits):
-            for files in split.files:
+        for number in (
+            range(len(self._window.splits)) if self._planners else [*shards]
+        ):  # a cache keeps others no longer
+            for files in self._window.splits[number].files:
                 files.touch(shards[number], may_open=not self._planners)
         self._reads.plan(self._window)
         self._position += num_steps * self._steps.samples

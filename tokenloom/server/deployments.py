@@ -40,8 +40,7 @@ def deploy_all(url: str) -> int:
 
     Returns the seconds between two heartbeats of a run, as far as this process knows.
     """
-    is_of_up = url == url_of_up()
-    heartbeat = max(HEARTBEAT_SECONDS, 0 if is_of_up else PREFECT_FLOWS_HEARTBEAT_FREQUENCY.value() or 0)
+    heartbeat = max(HEARTBEAT_SECONDS, 0 if url == url_of_up() else PREFECT_FLOWS_HEARTBEAT_FREQUENCY.value() or 0)
     with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as client:
         _ensure_pool(client)
         for entry in yaml.safe_load(_FILE.read_text())["deployments"]:

@@ -216,8 +216,7 @@ def encode_in_runs(
         tokenizer: has the ids around documents.
         dtype: see Tokenizer.encode.
     """
-    runs = runs_of(text_bytes(texts)[1], _RUN_BYTES)
-    parts = (encode(texts[start:end]) for start, end in runs)
+    parts = (encode(texts[start:end]) for start, end in runs_of(text_bytes(texts)[1], _RUN_BYTES))
     return concatenate([with_boundary_ids(ids, tokenizer.bos_ids, tokenizer.eot_id, dtype) for ids in parts], dtype)
 
 

@@ -216,8 +216,7 @@ def _sightings(
     ]
     with as_usage_errors():
         check_epochs(stream, epochs)
-    steps = make_steps(loader)
-    seen = find_sightings(stream, tables.manifest.version, split, tokens, steps, epochs)
+    seen = find_sightings(stream, tables.manifest.version, split, tokens, make_steps(loader), epochs)
     return [{**each, "seen": each["position"] < num_seen} for each in seen] if given.state else seen
 
 
