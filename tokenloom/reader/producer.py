@@ -75,7 +75,7 @@ class Producer:
         io_threads: int,
         times: PhaseTimes,
     ) -> None:
-        # glibc keeps what is freed, for the arrays of windows, if as much as this was freed before; it is never used.
+        # Once this much was freed, glibc keeps the memory of the arrays of windows. It is never touched, so it is free.
         np.empty(2**24, dtype=np.uint8)
         self._stream, self._steps, self._feed, self._times = stream, steps, feed, times
         self._position, self._chunk_batches = position, chunk_batches
@@ -140,9 +140,8 @@ class Producer:
         shards = defaultdict[int, list[int]](list)
         for _, number, shard in self._window.used_shards:
             shards[number].append(shard)
-        for number in (
-            range(len(self._window.splits)) if self._planners else [*shards]
-        ):  # a cache keeps others no longer
+        # The cache keeps the files of a split until it is told that a window does not need them.
+        for number in range(len(self._window.splits)) if self._planners else [*shards]:
             for files in self._window.splits[number].files:
                 files.touch(shards[number], may_open=not self._planners)
         self._reads.plan(self._window)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tokenloom.storage.packing.base import ShardPlan
 
 
-WARM_READS = 4  # in a row: then the whole file is taken to be in the system's cache
+WARM_READS = 4  # blocks of a file, all found in the system's cache: then the others are taken to be there, too
 
 
 class TokenBytes(Protocol):
