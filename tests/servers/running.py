@@ -120,7 +120,8 @@ class Up:
         self.process.send_signal(by)
         self.process.wait(180)
         self._running.close()
-        assert wait_until_gone(self.mark) == []
+        left = wait_until_gone(self.mark)
+        assert not left, left
 
 
 def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

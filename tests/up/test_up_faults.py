@@ -174,6 +174,8 @@ def test_up_ends_with_all_that_it_started_and_the_next_one_continues(
     [pytest.param("app:prefect_app", "server.log", marks=full_only), ("worker start", "worker.log")],
 )
 def test_up_ends_and_names_the_log_if_a_process_of_it_dies(words: str, log: str, up: Up) -> None:
+    # The process of the last run may still be ending. It has its own session, and would outlive a killed worker.
+    wait_until(lambda: len(processes_with(up.mark)) == 3)
     (pid,) = [pid for pid in processes_with(up.mark) if words in command_line(pid)]
     os.kill(pid, signal.SIGKILL)
     output, _ = up.process.communicate(timeout=60)
