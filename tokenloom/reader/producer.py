@@ -202,7 +202,8 @@ class ReadAhead:
         """Begin to read what a window needs, in the order of need."""
         if not self.num_threads or self._is_ended:
             return
-        widths = (window.form.dtype.itemsize, 1)  # a token, and its class
+        # A token, and its class.
+        widths = (window.form.dtype.itemsize, *([] if window.form.learn is None else [1]))
         reads = [read for kind, width in enumerate(widths) for read in _reads_of(window, kind, width, self.block)]
         reads.sort(key=lambda read: read.row)
         self._pending.extend(reads)

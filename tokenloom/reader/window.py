@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _TOKENS_AT_A_TIME = 2**17  # the system reclaims the memory of larger temporary arrays, and each new one faults again
 
 
+_Contents: TypeAlias = Mapping[int, TokenBytes] | DocumentSources
 #: what holds the bytes of pieces: open shards or masks, or padding
 PieceSource: TypeAlias = "AnyFiles | _InMemory"
 #: (source, shard, start, end): the bytes [start, end) of a shard's tokens, or of their classes
@@ -40,6 +41,7 @@ class _Pieces(NamedTuple):
     """The pieces of all rows, in order; those of row r are [row_starts[r], row_starts[r + 1])."""
 
     sources: list[PieceSource]
+    contents: list[_Contents]  # `bytes` of the sources: looking them up for each piece would take as long as a copy
     shards: list[int]
     starts: list[int]  # in bytes, as `ends`
     ends: list[int]
@@ -90,19 +92,24 @@ class TokenWindow:
 
     def _pieces(self, holder_of: _HolderOf, padding: PieceSource, width: int) -> _Pieces:
         """List where the items of all rows are, of `width` bytes each."""
-        rows, missing = self.rows, self.form.row_tokens - self.lengths
-        short = np.flatnonzero(missing)
-        offsets = np.append(rows.row_offsets, np.full(self.num_rows + 1 - len(rows.row_offsets), len(rows.shards)))
-        at = offsets[short + 1]  # padding follows the tokens of its row
-        shards, starts = np.insert(rows.shards, at, -1), np.insert(rows.starts, at, 0) * width
-        ends = starts + np.insert(rows.lengths, at, missing[short]) * width
-        splits = self.table.splits[shards]
-        holders = np.full(len(self.splits) + 1, padding, dtype=object)
+        rows = self.rows
+        row_starts, shards, starts, lengths = rows.row_offsets, rows.shards, rows.starts, rows.lengths
+        if self.has_padding:
+            missing = self.form.row_tokens - self.lengths
+            short = np.flatnonzero(missing)
+            row_starts = np.append(row_starts, np.full(self.num_rows + 1 - len(row_starts), len(shards)))
+            at = row_starts[short + 1]  # padding follows the tokens of its row
+            shards, starts = np.insert(shards, at, -1), np.insert(starts, at, 0)
+            lengths = np.insert(lengths, at, missing[short])
+            row_starts = row_starts + np.searchsorted(short, np.arange(self.num_rows + 1))
+        splits, starts = self.table.splits[shards], starts * width
+        holders, contents = (np.full(len(self.splits) + 1, each, dtype=object) for each in (padding, padding.bytes))
         for number in np.flatnonzero(np.bincount(splits + 1)[1:]).tolist():
-            holders[number] = holder_of(self.splits[number])
-        row_starts = offsets + np.searchsorted(short, np.arange(self.num_rows + 1))
-        indices = self.table.shards[shards]
-        return _Pieces(holders[splits].tolist(), indices.tolist(), starts.tolist(), ends.tolist(), row_starts)
+            holders[number] = holder = holder_of(self.splits[number])
+            contents[number] = holder.bytes
+        indices, ends = self.table.shards[shards], starts + lengths * width
+        columns = indices.tolist(), starts.tolist(), ends.tolist()
+        return _Pieces(holders[splits].tolist(), contents[splits].tolist(), *columns, row_starts)
 
     def tokens(self, first: int, end: int) -> Tokens:
         """Copy rows [first, end), (end - first, T + 1) of the stored type; padding is end-of-text."""
@@ -127,12 +134,14 @@ class TokenWindow:
             self._known_pieces[items] = self._pieces(holder_of, padding, filler.itemsize)
         pieces = self._known_pieces[items]
         part = slice(int(pieces.row_starts[first]), int(pieces.row_starts[end]))
-        columns = pieces.sources[part], pieces.shards[part], pieces.starts[part], pieces.ends[part]
+        columns = pieces.shards[part], pieces.starts[part], pieces.ends[part]
         found: Sequence[memoryview | bytes]
         try:
-            found = [source.bytes[shard][a:b] for source, shard, a, b in zip(*columns, strict=True)]
+            found = [
+                bytes_of[shard][a:b] for bytes_of, shard, a, b in zip(pieces.contents[part], *columns, strict=True)
+            ]
         except KeyError:  # a file is not open, or still being downloaded
-            found = _read_by_shard([*zip(*columns, strict=True)])
+            found = _read_by_shard([*zip(pieces.sources[part], *columns, strict=True)])
         return np.frombuffer(b"".join(found), filler.dtype).reshape(end - first, self.form.row_tokens)
 
     @property
@@ -182,7 +191,7 @@ def _read_by_shard(pieces: Sequence[Piece]) -> list[bytes]:
 class _InMemory:
     """A source of pieces in memory: padding, the only shard of which is -1; classes of plain text; or sources."""
 
-    bytes: Mapping[int, TokenBytes] | DocumentSources
+    bytes: _Contents
 
     def bytes_of(self, shard: int) -> TokenBytes:
         """Look up the bytes of padding, or of a shard."""

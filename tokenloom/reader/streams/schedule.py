@@ -24,7 +24,7 @@ SCHEDULE_VERSION = 2
 TOTAL_WEIGHT = 2**42
 MAX_POSITIONS = 2**41  # of a stage: so far, rounding a weight changes its share by less than half a sample
 MAX_STREAM = 2.0**62  # positions; a state has the same limit
-_BLOCK = 2**20  # positions whose turns are found together, at most
+_BLOCK = 2**19  # positions whose turns are found together, at most
 _HALF_BITS = np.uint64(21)
 _LOW = np.uint64(2**21 - 1)
 
@@ -73,25 +73,29 @@ class Tree:
         self._weights, children = np.maximum(nodes, 1), np.array(self._children)
         self._left_weights = self._weights[children[:, 0]]
         self._next = children[:, ::-1].ravel()  # the right and the left child of each node
+        self._known = 0, *self._divide(0)  # the turns before the last block, and their remainders
 
     def turns(self, positions: Int64s) -> tuple[Int64s, Int64s]:
         """Find the member of each of (n,) positions, (n,), and the number of its turns before, (n,).
 
-        The positions are less than 2**20 apart: counted from the first of them, a product with a weight has 63 bits.
+        The positions are less than 2**19 apart: counted from a multiple of it, a product with a weight has 63 bits.
         """
-        start = int(positions.min())
-        before, rests = (np.array(column) for column in self._divide(start))
+        start, known = int(positions.min()) // _BLOCK * _BLOCK, self._known  # another thread may replace it
+        if known[0] != start:
+            known = self._known = start, *self._divide(start)
+        _, before, rests = known
         members, places = self._descend(np.full(len(positions), self._root), positions - start, rests)
         return members, before[members] + places
 
     def _descend(self, nodes: Int64s, places: Int64s, rests: Int64s) -> tuple[Int64s, Int64s]:
         """Find the member below each of (n,) nodes that has the turn at (n,) places of the node, and its own place."""
         while (num_left := np.count_nonzero(nodes >= self._num_members)) > len(nodes) // 8:
-            a, b = self._left_weights.take(nodes), self._weights.take(nodes)
-            left_before, rest = np.divmod(places * a + rests.take(nodes), b)
+            # "wrap" is the fastest mode; no number is outside.
+            a, b, rest = (column.take(nodes, mode="wrap") for column in (self._left_weights, self._weights, rests))
+            left_before, rest = np.divmod(places * a + rest, b)
             goes_left = rest + a >= b  # the next place has one more
             places = np.where(goes_left, left_before, places - left_before)
-            nodes = self._next.take(2 * nodes + goes_left)
+            nodes = self._next.take(2 * nodes + goes_left, mode="wrap")
         if num_left:  # the others stay where they are
             left = np.flatnonzero(nodes >= self._num_members)
             nodes[left], places[left] = self._descend(nodes[left], places[left], rests)
@@ -111,9 +115,9 @@ class Tree:
 
     def counts_before(self, position: int) -> Int64s:
         """Count the turns of each member before a position, (members,)."""
-        return np.array(self._divide(position)[0][: self._num_members], dtype=np.int64)
+        return self._divide(position)[0][: self._num_members]
 
-    def _divide(self, position: int) -> tuple[list[int], list[int]]:
+    def _divide(self, position: int) -> tuple[Int64s, Int64s]:
         """Count the turns of each node before a position; and the remainder of n * a + b // 2 divided by b."""
         counts, rests = [0] * len(self._nodes), [0] * len(self._nodes)
         counts[self._root] = position
@@ -122,7 +126,7 @@ class Tree:
             a, b = self._nodes[left], self._nodes[node]
             counts[left], rests[node] = divmod(counts[node] * a + b // 2, b)
             counts[right] = counts[node] - counts[left]
-        return counts, rests
+        return np.array(counts, np.int64), np.array(rests, np.int64)
 
 
 def _scale(numbers: UInt64s, a: int, b: int, add: int) -> UInt64s:
