@@ -81,8 +81,7 @@ class BlockHasher:
 
     def finish(self) -> bytes:
         """Return the checksums of all blocks, after the last byte."""
-        last = self._hasher.digest() if self._room < self.block_bytes else b""
-        return bytes(self._checksums) + last
+        return bytes(self._checksums) + (self._hasher.digest() if self._room < self.block_bytes else b"")
 
 
 def blocks_name(name: str) -> str:

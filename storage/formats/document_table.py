@@ -108,8 +108,7 @@ class DocumentColumns(NamedTuple):
 
     def first(self, count: int) -> DocumentColumns:
         """Copy the first rows, without `ids` and `classes`, so that the others can be freed."""
-        columns = [np.copy(column[:count]) for column in self[:6]]
-        return DocumentColumns._make([*columns, None, None])
+        return DocumentColumns._make([*(np.copy(column[:count]) for column in self[:6]), None, None])
 
     def origin(self, i: int, inputs: Sequence[InputEntry]) -> Origin:
         """Return where document i comes from; `inputs` are those of its version."""

@@ -117,8 +117,7 @@ class CountsRecord:
 
 def counts_path(cache_folder: Path, manifest: Manifest, split: str, packing: Packing, seq_len: int) -> Path:
     """Return where a machine keeps the counts of a split under a packing."""
-    name = f"{manifest.version}-{quote(split, safe='')}-{packing.name}-{seq_len}.json"
-    return cache_folder / "counts" / name
+    return cache_folder / "counts" / f"{manifest.version}-{quote(split, safe='')}-{packing.name}-{seq_len}.json"
 
 
 def sample_counts(
@@ -148,8 +147,7 @@ def sample_counts(
         record = decode_record(CountsRecord, parse_json(read_regular(path), str(path), is_signed=True), str(path))
         if (record.name, len(record.counts)) == (path.name, len(shards)):
             return np.array(record.counts, dtype=np.int64)
-    counts = _count(store, manifest, split, packing, seq_len, path)
-    return np.array(counts, dtype=np.int64)
+    return np.array(_count(store, manifest, split, packing, seq_len, path), dtype=np.int64)
 
 
 def _count(store: Store, manifest: Manifest, split: str, packing: Packing, seq_len: int, path: Path) -> list[int]:

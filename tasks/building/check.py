@@ -82,8 +82,7 @@ def choose_documents(shards: Sequence[StoredShard], num_inputs: int) -> list[Che
     heads: list[tuple[StoredShard, DocumentColumns]] = []  # the first documents of each shard, rounded up
     for shard in shards:
         first_batch = islice(shard.table(num_inputs).batches(), 1)  # it has them all
-        count = math.ceil(share * shard.entry.documents)
-        heads += [(shard, batch.first(count)) for batch in first_batch]
+        heads += [(shard, batch.first(math.ceil(share * shard.entry.documents))) for batch in first_batch]
     order = np.lexsort([np.concatenate([getattr(rows, name) for _, rows in heads]) for name in ("row", "input")])
     places = np.concatenate([np.stack([rows.input, rows.row], axis=1) for _, rows in heads])[order]
     order = order[np.append(True, (places[1:] != places[:-1]).any(axis=1))]  # further copies have the same row

@@ -190,5 +190,4 @@ def _encode(
         ids, id_offsets = text_bytes(rows.ids.fill_null(""))  # a null may have bytes under it
         id_bytes = np.diff(id_offsets).astype(np.uint32)
     place = (split, key, content, rows.rows)
-    documents = SpillDocuments(*place, encoded.num_tokens, encoded.tokens, id_bytes, ids, encoded.classes)
-    return documents, encoded
+    return SpillDocuments(*place, encoded.num_tokens, encoded.tokens, id_bytes, ids, encoded.classes), encoded

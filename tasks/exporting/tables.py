@@ -347,8 +347,7 @@ class LitData(ChunkFormat):
                     "filename": unit.files[0].rpartition("/")[2],
                 }
             )
-        version = units[0].documents.version
-        return {"chunks": chunks, "config": _litdata_config(facts), "updated_at": version}
+        return {"chunks": chunks, "config": _litdata_config(facts), "updated_at": units[0].documents.version}
 
 
 def _litdata_config(facts: VersionFacts) -> JsonObject:

@@ -59,8 +59,7 @@ def list_versions(store: Store, names: Sequence[str]) -> dict[str, ListedVersion
         if data is not None:
             found[version] = listed = ListedVersion(tags_of.get(version, []))
             try:
-                place = store.place(version_path(version, MANIFEST))
-                listed.manifest = read_manifest(data, place, version)
+                listed.manifest = read_manifest(data, store.place(version_path(version, MANIFEST)), version)
             except FormatError as error:
                 listed.damage = f"{error}; `tokenloom verify {store.root}@{version}` says what to do"
             with suppress(FormatError):  # no checksum covers it, and nothing depends on it

@@ -67,8 +67,7 @@ class VersionFigures:
     def sources(self) -> dict[str, DocumentCounts]:
         """Documents and tokens of each source, the one with the most tokens first, also of one without any."""
         empty = {entry.source: DocumentCounts(0, 0) for entry in self.inputs}
-        found = added([empty, *(one.sources for one in self.statistics.values())], empty)
-        return _largest_first(found)
+        return _largest_first(added([empty, *(one.sources for one in self.statistics.values())], empty))
 
     @property
     def encoded(self) -> dict[str, EncodedCounts]:

@@ -115,6 +115,15 @@ def test_thousands_of_members_get_their_shares(num_members: int) -> None:
     assert np.bincount(turns, minlength=num_members).tolist() == schedule.counts_before(20_000).tolist()
 
 
+def test_turns_far_apart_are_counted_without_an_overflow() -> None:
+    # Were they found together, the first one would be 2**23 - 2 after the block of the stage that begins at 1.
+    schedule = Schedule([(0, [1, 1]), (1, [1, 1])])
+    positions = np.array([2**23 - 1, 2**22])
+    turns, ordinals = schedule.turns(positions)
+    counts = [schedule.counts_before(position) for position in positions.tolist()]
+    assert ordinals.tolist() == [count[turn] for count, turn in zip(counts, turns.tolist(), strict=True)]
+
+
 @_RUN
 @given(_SHARES)
 def test_whole_weights_have_the_sum_2_to_42_and_are_their_own_whole_weights(weights: list[float]) -> None:

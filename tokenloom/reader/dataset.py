@@ -300,8 +300,7 @@ class TokenDataset(SplitSamples):
         total = PackingShares(0, 0, 0, 0, 0)
         for index in range(len(self.counts)):
             shard = self.shards[index]
-            offsets = self.selection.cut(index, shard.document_offsets)
-            total += shares_of(self._packing, self.seq_len, offsets)
+            total += shares_of(self._packing, self.seq_len, self.selection.cut(index, shard.document_offsets))
             del shard  # a small cache may have to close it to open the next one
         return total
 

@@ -93,11 +93,9 @@ def marks_between(row_offsets: Int64s, lengths: Int64s, row_tokens: int) -> tupl
     Returns:
         The offsets of the marks, (n + 1,), and the marks, each in [1, row_tokens).
     """
-    ends = np.cumsum(lengths)
-    marks = ends - np.repeat(offsets_of(lengths)[row_offsets[:-1]], np.diff(row_offsets))
+    marks = np.cumsum(lengths) - np.repeat(offsets_of(lengths)[row_offsets[:-1]], np.diff(row_offsets))
     inside = marks < row_tokens
-    kept = offsets_of(inside.astype(np.int64))[row_offsets]
-    return kept, marks[inside]
+    return offsets_of(inside.astype(np.int64))[row_offsets], marks[inside]
 
 
 #: finds offsets, and columns of entries, for a split, a shard of it, and the indices of rows

@@ -115,8 +115,7 @@ def _parse(name: str | None, data: bytes) -> BytePairs:
 
 def ranks_file(ranks: Mapping[bytes, int]) -> bytes:
     """Return a .tiktoken file of tokens and their ranks."""
-    lines = [b"%b %d\n" % (b2a_base64(token, newline=False), rank) for token, rank in ranks.items()]
-    return b"".join(lines)
+    return b"".join(b"%b %d\n" % (b2a_base64(token, newline=False), rank) for token, rank in ranks.items())
 
 
 def _token_and_rank(number: int, line: bytes) -> tuple[bytes, int]:

@@ -221,8 +221,7 @@ def _sightings(
 
 
 def _print_documents(out: Output, reference: str, lookups: Lookups, lookup: Lookup) -> None:
-    kind = lookup.status.replace("_", " ")
-    out.line(f"{reference}: {kind}{': ' if lookup.reason else ''}{lookup.reason}")
+    out.line(f"{reference}: {lookup.status.replace('_', ' ')}{': ' if lookup.reason else ''}{lookup.reason}")
     for document in lookup.documents:
         tokens = f"{document['shard']}, token {document['start']:,}, {counted(document['num_tokens'], 'token')}"
         origin = shown_origin({**document, "marks": lookups.marks_of(document)[1]})

@@ -110,15 +110,13 @@ class Order:
         if self.name == "sequential":
             return epoch * self.num_samples + samples
         layout = lay_out([self], [epoch])[0]
-        shard = np.searchsorted(np.cumsum(self.counts), samples, side="right")
-        place = np.argsort(layout.shards)[shard]
+        place = np.argsort(layout.shards)[np.searchsorted(np.cumsum(self.counts), samples, side="right")]
         count = layout.counts[place]
         local = permute(samples - layout.firsts[place], count, layout.keys[place], inverse=True)
         line = np.cumsum(layout.counts)[place] - count + local
         run = self.num_samples // self.lanes  # samples in a lane
         in_lane, lane = line % max(1, run), line // max(1, run)
-        places = np.where(line < run * self.lanes, in_lane * self.lanes + lane, line)
-        return epoch * self.num_samples + places
+        return epoch * self.num_samples + np.where(line < run * self.lanes, in_lane * self.lanes + lane, line)
 
 
 class EpochLayout(NamedTuple):
@@ -155,16 +153,13 @@ class Orders:
 
     orders: Sequence[Order]
     _known: dict[tuple[int, int], EpochLayout] = field(default_factory=dict)  # by split and epoch
-
-    def __post_init__(self) -> None:
-        self._sizes: Int64s = np.array([order.num_samples for order in self.orders])
-        self._lanes: Int64s = np.array([order.lanes for order in self.orders])
-        self._joined: tuple[list[tuple[int, int]], EpochLayout] | None = None  # the last epochs
+    _joined: tuple[list[tuple[int, int]], EpochLayout] | None = None  # the last ones, laid end to end
 
     def samples(self, splits: Int64s, positions: Int64s) -> Int64s:
         """Map (n,) positions of the streams of (n,) splits to samples, which are numbered one split after the other."""
-        num_samples, lanes = self._sizes[splits], self._lanes[splits]
-        before = (np.cumsum(self._sizes) - self._sizes)[splits]
+        sizes: Int64s = np.array([order.num_samples for order in self.orders])
+        num_samples, before = sizes[splits], (np.cumsum(sizes) - sizes)[splits]
+        lanes = np.array([order.lanes for order in self.orders])[splits]
         epochs, places = np.divmod(positions, num_samples)
         if self.orders[0].name == "sequential" or not len(splits):
             return before + places
@@ -187,19 +182,14 @@ class Orders:
         is_there = np.bincount(codes) > 0
         found = np.flatnonzero(is_there)
         split = np.searchsorted(ends, found, side="right")
-        sizes = self._sizes[split]
-        starts = (np.cumsum(sizes) - sizes)[(np.cumsum(is_there) - 1)[codes]]
-        epoch = last[split] - (ends[split] - 1 - found)
-        return self._join([*zip(split.tolist(), epoch.tolist(), strict=True)]), starts
-
-    def _join(self, pairs: list[tuple[int, int]]) -> EpochLayout:
-        """Join the layouts of some splits' epochs, which seldom change from one window to the next."""
+        pairs = [*zip(split.tolist(), (last[split] - (ends[split] - 1 - found)).tolist(), strict=True)]
         joined, known = self._joined, self._known  # another thread may replace them
-        if not joined or joined[0] != pairs:
+        if not joined or joined[0] != pairs:  # they seldom change from one window to the next
             if missing := [pair for pair in pairs if pair not in known]:
                 made = lay_out([self.orders[number] for number, _ in missing], [epoch for _, epoch in missing])
                 known = known | dict(zip(missing, made, strict=True))
-                self._known = known if len(known) <= 2 * len(self.orders) else {pair: known[pair] for pair in pairs}
+                self._known = known if len(known) <= 2 * len(ends) else {pair: known[pair] for pair in pairs}
             columns = zip(*(known[pair] for pair in pairs), strict=True)
             joined = self._joined = pairs, EpochLayout(*map(np.concatenate, columns))
-        return joined[1]
+        sizes = np.array([self.orders[number].num_samples for number, _ in pairs])
+        return joined[1], (np.cumsum(sizes) - sizes)[(np.cumsum(is_there) - 1)[codes]]

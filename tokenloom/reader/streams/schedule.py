@@ -24,7 +24,7 @@ SCHEDULE_VERSION = 2
 TOTAL_WEIGHT = 2**42
 MAX_POSITIONS = 2**41  # of a stage: so far, rounding a weight changes its share by less than half a sample
 MAX_STREAM = 2.0**62  # positions; a state has the same limit
-_BLOCK = 2**19  # positions whose turns are found together, at most
+_BLOCK = 2**20  # positions whose turns are found together, at most
 _HALF_BITS = np.uint64(21)
 _LOW = np.uint64(2**21 - 1)
 
@@ -78,7 +78,7 @@ class Tree:
     def turns(self, positions: Int64s) -> tuple[Int64s, Int64s]:
         """Find the member of each of (n,) positions, (n,), and the number of its turns before, (n,).
 
-        The positions are less than 2**19 apart: counted from a multiple of it, a product with a weight has 63 bits.
+        The positions are less than 2**20 apart: counted from a multiple of it, a product with a weight has 63 bits.
         """
         start, known = int(positions.min()) // _BLOCK * _BLOCK, self._known  # another thread may replace it
         if known[0] != start:

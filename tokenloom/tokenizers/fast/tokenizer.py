@@ -315,8 +315,7 @@ class FastTokenizer:
 
     def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:
         """See Tokenizer.encode; raises EncoderMismatch if the encoder fails, or differs on a text that is checked."""
-        offsets = text_bytes(texts)[1]
-        runs = runs_of(offsets, _RUN_BYTES)
+        runs = runs_of(text_bytes(texts)[1], _RUN_BYTES)
         return concatenate([self._encode_run(texts[start:end], dtype) for start, end in runs], dtype)
 
     def decode(self, ids: NDArray[Any]) -> str:
