@@ -264,8 +264,9 @@ def _check_alike(datasets: Mapping[str, SplitSamples]) -> None:
         if not (isinstance(name, str) and isinstance(data, SplitSamples)):
             raise TypeError(f"a member of a mixture must be a TokenDataset with a name, not {name!r}: {data!r}")
     first_name, first = next(iter(datasets.items()))
+    mine = first.shards.manifest.tokenizer
     for name, data in datasets.items():
-        mine, theirs = (each.shards.manifest.tokenizer for each in (first, data))
+        theirs = data.shards.manifest.tokenizer
         if mine.fingerprint != theirs.fingerprint:
             a, b = (f"{described_tokenizer(fields_of(e))}, fingerprint {e.fingerprint[:8]}..." for e in (mine, theirs))
             differ = _DIFFER.format("tokenizer", first_name, a, name, b)

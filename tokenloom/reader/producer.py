@@ -43,7 +43,6 @@ PAGE = 4096
 _MIN_BLOCK, _MAX_BLOCK = 2**17, 2**19  # larger ones delay the first batches: docs/project/decisions-running.md
 _MAX_MEMORY_SHARE = 1 / 2  # the rest is for the processes
 CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # v2, v1
-_READ_AROUND: dict[int, int] = {}  # by device, once it is known
 _MAX_BLOCKS = 2**40  # a shard has fewer blocks
 #: (files, shard, file, epoch): a file that may have to be read ahead, as it is open, in an epoch of its split
 _ColdFile: TypeAlias = "tuple[AnyFiles, int, OpenFile | None, int]"
@@ -298,7 +297,7 @@ def block_bytes(stream: Stream) -> int:
         num_active = len(data.counts) if order.name == "full" else order.lanes
         width = data.format.dtype.itemsize + len(data.files) - 1  # a token, and its class
         active_bytes += data.num_tokens * width * min(1, num_active / len(data.counts))
-        window = max(window, read_around(data.shards.cache.folder if data.shards.cache else data.shards.store.root))
+        window = max(window, data.read_around)
     if active_bytes > _MAX_MEMORY_SHARE * memory_bytes():
         return PAGE
     return 1 << (min(_MAX_BLOCK, max(_MIN_BLOCK, window)).bit_length() - 1)
@@ -311,15 +310,3 @@ def memory_bytes() -> int:
         with suppress(OSError, ValueError):  # another version of cgroups; or "max": no limit
             memory = min(memory, int(limit.read_text(encoding="ascii")))
     return memory
-
-
-def read_around(path: Path | str) -> int:
-    """Read how many bytes the system reads around a fault in a map of a disk; 0 where it does not say."""
-    try:
-        device = os.stat(path).st_dev
-        if device not in _READ_AROUND:
-            kernel = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
-            _READ_AROUND[device] = 1024 * int(kernel.read_text(encoding="ascii"))
-        return _READ_AROUND[device]
-    except (OSError, ValueError):
-        return 0

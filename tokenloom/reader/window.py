@@ -95,12 +95,11 @@ class TokenWindow:
         rows = self.rows
         row_starts, shards, starts, lengths = rows.row_offsets, rows.shards, rows.starts, rows.lengths
         if self.has_padding:
-            missing = self.form.row_tokens - self.lengths
-            short = np.flatnonzero(missing)
+            short = np.flatnonzero(self.lengths < self.form.row_tokens)
             row_starts = np.append(row_starts, np.full(self.num_rows + 1 - len(row_starts), len(shards)))
             at = row_starts[short + 1]  # padding follows the tokens of its row
             shards, starts = np.insert(shards, at, -1), np.insert(starts, at, 0)
-            lengths = np.insert(lengths, at, missing[short])
+            lengths = np.insert(lengths, at, self.form.row_tokens - self.lengths[short])
             row_starts = row_starts + np.searchsorted(short, np.arange(self.num_rows + 1))
         splits, starts = self.table.splits[shards], starts * width
         holders, contents = (np.full(len(self.splits) + 1, each, dtype=object) for each in (padding, padding.bytes))

@@ -83,9 +83,8 @@ class Tree:
         start, known = int(positions.min()) // _BLOCK * _BLOCK, self._known  # another thread may replace it
         if known[0] != start:
             known = self._known = start, *self._divide(start)
-        _, before, rests = known
-        members, places = self._descend(np.full(len(positions), self._root), positions - start, rests)
-        return members, before[members] + places
+        members, places = self._descend(np.full(len(positions), self._root), positions - start, known[2])
+        return members, known[1][members] + places
 
     def _descend(self, nodes: Int64s, places: Int64s, rests: Int64s) -> tuple[Int64s, Int64s]:
         """Find the member below each of (n,) nodes that has the turn at (n,) places of the node, and its own place."""
