@@ -73,7 +73,8 @@ class Tree:
         self._weights, children = np.maximum(nodes, 1), np.array(self._children)
         self._left_weights = self._weights[children[:, 0]]
         self._next = children[:, ::-1].ravel()  # the right and the left child of each node
-        self._known = 0, *self._divide(0)  # the turns before the last block, and their remainders
+        # The turns of each node before the last block, and the remainders, as of _divide.
+        self._known = 0, np.zeros_like(self._weights), self._weights // 2
 
     def turns(self, positions: Int64s) -> tuple[Int64s, Int64s]:
         """Find the member of each of (n,) positions, (n,), and the number of its turns before, (n,).
