@@ -210,7 +210,7 @@ def test_the_message_of_an_error_that_is_not_ours_comes_from_one_place() -> None
 # Modules that read /proc or /sys, files of Python or of our own package, or temporary files of ours.
 _OF_THE_SYSTEM = {"cli.commands.start", "cli.commands.tokenizer", "examples.lesson_tools", "process", "reader.producer"}
 _OF_THE_SYSTEM |= {"server.deployments", "storage.stores.s3", "tasks.report.templates", "tasks.running.memory"}
-_OF_THE_SYSTEM |= {"reader.shard_data", "tokenizers.fast.tokenizer"}
+_OF_THE_SYSTEM |= {"tokenizers.fast.tokenizer"}
 
 
 def test_what_is_read_is_opened_as_a_regular_file() -> None:

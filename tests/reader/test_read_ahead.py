@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.reader.oracle import make_store, shard_paths
-from tokenloom.reader import TokenDataset, producer, samples, shard_data
+from tokenloom.reader import TokenDataset, producer, shard_data
 from tokenloom.reader.loader import TokenLoader
 from tokenloom.reader.mixture import Mixture
 from tokenloom.reader.producer import PAGE, block_bytes
@@ -50,7 +50,7 @@ def events(reference: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, .
 
     monkeypatch.setattr(OpenShard, "read_ahead", read_noted)
     monkeypatch.setattr(TokenWindow, "tokens", copy_noted)
-    monkeypatch.setattr(samples, "read_around", lambda path: BLOCK)
+    monkeypatch.setattr(producer, "read_around", lambda path: BLOCK)
     monkeypatch.setattr(shard_data, "WARM_READS", 1_000)
     return happened
 
@@ -205,7 +205,7 @@ def test_a_mixture_reads_the_blocks_of_the_disk_that_reads_the_most_around_a_fau
     reference: str, folder: Path, window: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = make_store(folder / f"other-disk-{window}", [20_000])
-    monkeypatch.setattr(samples, "read_around", lambda path: window if "other-disk" in str(path) else 0)
+    monkeypatch.setattr(producer, "read_around", lambda path: window if "other-disk" in str(path) else 0)
     members = [(TokenDataset(each, seq_len=500), 1.0) for each in (reference, other)]
     for first, second in (members, members[::-1]):
         assert block_bytes(Stream(Mixture({"a": first, "b": second}), "block", 0, None)) == block

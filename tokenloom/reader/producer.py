@@ -43,6 +43,7 @@ PAGE = 4096
 _MIN_BLOCK, _MAX_BLOCK = 2**17, 2**19  # larger ones delay the first batches: docs/project/decisions-running.md
 _MAX_MEMORY_SHARE = 1 / 2  # the rest is for the processes
 CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # v2, v1
+_READ_AROUND: dict[int, int] = {}  # by device, once it is known
 _MAX_BLOCKS = 2**40  # a shard has fewer blocks
 #: (files, shard, file, epoch): a file that may have to be read ahead, as it is open, in an epoch of its split
 _ColdFile: TypeAlias = "tuple[AnyFiles, int, OpenFile | None, int]"
@@ -201,8 +202,7 @@ class ReadAhead:
         """Begin to read what a window needs, in the order of need."""
         if not self.num_threads or self._is_ended:
             return
-        # A token, and its class.
-        widths = (window.form.dtype.itemsize, *([] if window.form.learn is None else [1]))
+        widths = (window.form.dtype.itemsize, 1)  # a token, and its class
         reads = [read for kind, width in enumerate(widths) for read in _reads_of(window, kind, width, self.block)]
         reads.sort(key=lambda read: read.row)
         self._pending.extend(reads)
@@ -253,6 +253,8 @@ def _reads_of(window: TokenWindow, kind: int, width: int, block: int) -> list[_R
     Each read is as many blocks as one row needs.
     """
     rows, cold = window.rows, _cold_files(window, kind, block)
+    if not cold:
+        return []
     tokens = np.flatnonzero(np.isin(rows.shards, [*cold]))
     starts = rows.starts[tokens] * width // block
     counts = -(-(rows.starts[tokens] + rows.lengths[tokens]) * width // block) - starts
@@ -291,16 +293,16 @@ def block_bytes(stream: Stream) -> int:
     It is a page, so that only the rows are read, if the shards that are read side by side take more than half of the
     memory: then most of a block would be evicted before it is used.
     """
-    active_bytes, window = 0.0, 0
+    active_bytes, folders = 0.0, set[Path | str]()
     for member in stream.members.values():
         data, order = member.dataset, member.order
         num_active = len(data.counts) if order.name == "full" else order.lanes
         width = data.format.dtype.itemsize + len(data.files) - 1  # a token, and its class
         active_bytes += data.num_tokens * width * min(1, num_active / len(data.counts))
-        window = max(window, data.read_around)
+        folders.add(data.shards.cache.folder if data.shards.cache else data.shards.store.root)
     if active_bytes > _MAX_MEMORY_SHARE * memory_bytes():
         return PAGE
-    return 1 << (min(_MAX_BLOCK, max(_MIN_BLOCK, window)).bit_length() - 1)
+    return 1 << (min(_MAX_BLOCK, max(_MIN_BLOCK, *map(read_around, folders))).bit_length() - 1)
 
 
 def memory_bytes() -> int:
@@ -310,3 +312,15 @@ def memory_bytes() -> int:
         with suppress(OSError, ValueError):  # another version of cgroups; or "max": no limit
             memory = min(memory, int(limit.read_text(encoding="ascii")))
     return memory
+
+
+def read_around(path: Path | str) -> int:
+    """Read how many bytes the system reads around a fault in a map of a disk; 0 where it does not say."""
+    try:
+        device = os.stat(path).st_dev
+        if device not in _READ_AROUND:
+            kernel = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
+            _READ_AROUND[device] = 1024 * int(kernel.read_text(encoding="ascii"))
+        return _READ_AROUND[device]
+    except (OSError, ValueError):
+        return 0

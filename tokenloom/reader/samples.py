@@ -16,7 +16,7 @@ import numpy as np
 from tokenloom.errors import FormatError, TokenizerError
 from tokenloom.reader.batch import BatchFormat
 from tokenloom.reader.selection import Part, Selection, find_runs
-from tokenloom.reader.shard_data import OpenMask, OpenOptions, OpenShard, read_around
+from tokenloom.reader.shard_data import OpenMask, OpenOptions, OpenShard
 from tokenloom.reader.shards import AnyFiles, SplitFiles
 from tokenloom.storage.cache import default_cache_folder
 from tokenloom.storage.formats.arrays import AnyArray, Int64s, UInt64s, offsets_of, ranges
@@ -150,8 +150,6 @@ class SplitSamples:
             from tokenloom.storage.cache.shard_cache import ShardCache  # its locks and threads are for remote stores
 
             cache = ShardCache.default()
-        #: the bytes that the system reads around a fault in a map of a shard
-        self.read_around = read_around(cache.folder if cache else store.root)
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if descriptors != resource.RLIM_INFINITY:
             held = _NUM_DESCRIPTORS * (1 if form.learn is None else 2)

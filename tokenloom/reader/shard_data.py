@@ -1,4 +1,4 @@
-"""One open file of a split: a shard with its document offsets, or the mask beside one; and what disks read ahead."""
+"""One open file of a split: a shard with its document offsets, or the mask beside one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import fcntl
 import os
 import weakref
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tokenloom.errors import FormatError
@@ -17,11 +16,12 @@ from tokenloom.storage.stores.local_files import descriptor_of_regular, file_sha
 from tokenloom.storage.versions.published import check_header
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tokenloom.storage.cache.partial_shard import PartialShard
     from tokenloom.storage.packing.base import ShardPlan
 
 
-_READ_AROUND: dict[int, int] = {}  # by device, once it is known
 WARM_READS = 4  # blocks of a file, all found in the system's cache: then the others are taken to be there, too
 
 
@@ -194,15 +194,3 @@ class OpenShard(OpenFile):
         if self._offsets is None:
             self._offsets = self._read_offsets(self.bytes)
         return self._offsets
-
-
-def read_around(path: Path | str) -> int:
-    """Read how many bytes the system reads around a fault in a map of a disk; 0 where it does not say."""
-    try:
-        device = os.stat(path).st_dev
-        if device not in _READ_AROUND:
-            kernel = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
-            _READ_AROUND[device] = 1024 * int(kernel.read_text(encoding="ascii"))
-        return _READ_AROUND[device]
-    except (OSError, ValueError):
-        return 0

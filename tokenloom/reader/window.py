@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 _TOKENS_AT_A_TIME = 2**17  # the system reclaims the memory of larger temporary arrays, and each new one faults again
 
 
-_Contents: TypeAlias = Mapping[int, TokenBytes] | DocumentSources
 #: what holds the bytes of pieces: open shards or masks, or padding
 PieceSource: TypeAlias = "AnyFiles | _InMemory"
 #: (source, shard, start, end): the bytes [start, end) of a shard's tokens, or of their classes
 Piece: TypeAlias = "tuple[PieceSource, int, int, int]"
+#: the bytes of a source, by shard
+_Contents: TypeAlias = Mapping[int, TokenBytes] | DocumentSources
 _HolderOf: TypeAlias = Callable[[SplitSamples], PieceSource]
 _Filler: TypeAlias = np.int32 | np.uint8 | np.uint16 | np.uint32
 
@@ -41,7 +42,7 @@ class _Pieces(NamedTuple):
     """The pieces of all rows, in order; those of row r are [row_starts[r], row_starts[r + 1])."""
 
     sources: list[PieceSource]
-    contents: list[_Contents]  # `bytes` of the sources: looking them up for each piece would take as long as a copy
+    contents: list[_Contents]  # `bytes` of the sources, looked up once for the window
     shards: list[int]
     starts: list[int]  # in bytes, as `ends`
     ends: list[int]

@@ -184,7 +184,7 @@ class Orders:
         split = np.searchsorted(ends, found, side="right")
         pairs = [*zip(split.tolist(), (last[split] - (ends[split] - 1 - found)).tolist(), strict=True)]
         joined, known = self._joined, self._known  # another thread may replace them
-        if not joined or joined[0] != pairs:  # they seldom change from one window to the next
+        if not joined or joined[0] != pairs:  # a window often needs the epochs of the last one
             if missing := [pair for pair in pairs if pair not in known]:
                 made = lay_out([self.orders[number] for number, _ in missing], [epoch for _, epoch in missing])
                 known = known | dict(zip(missing, made, strict=True))

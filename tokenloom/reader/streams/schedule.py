@@ -73,13 +73,12 @@ class Tree:
         self._weights, children = np.maximum(nodes, 1), np.array(self._children)
         self._left_weights = self._weights[children[:, 0]]
         self._next = children[:, ::-1].ravel()  # the right and the left child of each node
-        # The turns of each node before the last block, and the remainders, as of _divide.
-        self._known = 0, np.zeros_like(self._weights), self._weights // 2
+        self._known = 0, *self._divide(0)  # where the last block of positions begins, and what _divide finds there
 
     def turns(self, positions: Int64s) -> tuple[Int64s, Int64s]:
         """Find the member of each of (n,) positions, (n,), and the number of its turns before, (n,).
 
-        The positions are less than 2**20 apart: counted from a multiple of it, a product with a weight has 63 bits.
+        The positions are less than 2**20 apart, and counted from a multiple of it: products with weights have 63 bits.
         """
         start, known = int(positions.min()) // _BLOCK * _BLOCK, self._known  # another thread may replace it
         if known[0] != start:
@@ -90,12 +89,11 @@ class Tree:
     def _descend(self, nodes: Int64s, places: Int64s, rests: Int64s) -> tuple[Int64s, Int64s]:
         """Find the member below each of (n,) nodes that has the turn at (n,) places of the node, and its own place."""
         while (num_left := np.count_nonzero(nodes >= self._num_members)) > len(nodes) // 8:
-            # "wrap" is the fastest mode; no number is outside.
-            a, b, rest = (column.take(nodes, mode="wrap") for column in (self._left_weights, self._weights, rests))
-            left_before, rest = np.divmod(places * a + rest, b)
+            a, b = self._left_weights.take(nodes), self._weights.take(nodes)
+            left_before, rest = np.divmod(places * a + rests.take(nodes), b)
             goes_left = rest + a >= b  # the next place has one more
             places = np.where(goes_left, left_before, places - left_before)
-            nodes = self._next.take(2 * nodes + goes_left, mode="wrap")
+            nodes = self._next.take(2 * nodes + goes_left)
         if num_left:  # the others stay where they are
             left = np.flatnonzero(nodes >= self._num_members)
             nodes[left], places[left] = self._descend(nodes[left], places[left], rests)
