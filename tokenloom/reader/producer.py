@@ -140,7 +140,7 @@ class Producer:
         shards = defaultdict[int, list[int]](list)
         for _, number, shard in self._window.used_shards:
             shards[number].append(shard)
-        # The cache keeps the files of a split until it is told that a window does not need them.
+        # The cache keeps the files of a split until `touch` leaves them out: it is called for all splits.
         for number in range(len(self._window.splits)) if self._planners else [*shards]:
             for files in self._window.splits[number].files:
                 files.touch(shards[number], may_open=not self._planners)
