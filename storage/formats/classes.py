@@ -25,6 +25,8 @@ MASK_CLASSES = np.array([USER | MAY_LEARN, ASSISTANT | LAST_TURN | MAY_LEARN], n
 
 POLICIES = ("assistant", "last", "all")
 _LEARNED = {"text", "assistant", "reasoning", "tool_call"}
+#: the policies that roles can name, by these
+POLICY_OF = {frozenset(_LEARNED): "assistant", frozenset(ROLES): "all"}
 
 
 def parse_policy(text: str) -> str | list[str]:

@@ -22,7 +22,7 @@ from tokenloom.reader.selection import checked_part
 from tokenloom.reader.shard_data import OpenOptions
 from tokenloom.reader.window import TokenWindow
 from tokenloom.storage.formats.arrays import Int32s, Int64s, token_dtype
-from tokenloom.storage.formats.classes import POLICIES, TEXT_CLASS, learned_classes
+from tokenloom.storage.formats.classes import POLICIES, POLICY_OF, TEXT_CLASS, learned_classes
 from tokenloom.storage.formats.manifest import Manifest
 from tokenloom.storage.packing.base import Document
 from tokenloom.storage.packing.packings import PackingShares, packing_named, shares_of
@@ -105,7 +105,8 @@ class TokenDataset(SplitSamples):
             and, in the batches of a TokenLoader alone, "cu_seqlens", and "member", (B,) int64: the position in
             `mixture.datasets` of the dataset that each sample is of, 0 without a mixture (a padded sample has -1).
         mask_documents: whether the label is -100 where its token begins another document than the token before. None:
-            if there are `fields` of documents, or the packing is "best_fit". Labels in padding are always -100.
+            if there are `fields` of documents, or the packing is "best_fit". Samples of "document" and
+            "document_padded" have no such token. Labels in padding are always -100.
         learn: of a version with conversations, whose tokens are targets; the labels of all others are -100, and so is
             that of a conversation's first token. "assistant": plain text, and what the assistant writes, with
             reasoning, tool calls and the end of its turns; "last": of conversations, only the last turn of the
@@ -127,7 +128,7 @@ class TokenDataset(SplitSamples):
             requests, and needs the `.blocks` files.
         cache: holds the shards of a remote store; None for `ShardCache.default()`.
         part: (start, end), 0 <= start < end <= 1: only the documents whose keys lie in this fraction of the key space,
-            a random sample of the documents of all splits. Parts that do not overlap share no document.
+            a random sample of the documents of all splits. Parts that do not overlap share no document. (0, 1) is None.
 
     Attributes:
         split, seq_len: as given.
@@ -189,14 +190,15 @@ class TokenDataset(SplitSamples):
             from tokenloom.storage.versions.tags import warn_if_untagged  # a tag that was read names the version
 
             warn_if_untagged(store, manifest.version, stacklevel=2)
+        if mask_documents is None:
+            mask_documents = cut.masks_documents or not DOCUMENT_FIELDS.isdisjoint(names)
         tokenizer = manifest.tokenizer
         form = BatchFormat(
             seq_len=seq_len,
             labels=labels,
             fields=names,
-            mask_documents=cut.masks_documents or not DOCUMENT_FIELDS.isdisjoint(names)
-            if mask_documents is None
-            else bool(mask_documents),
+            # A sample of one document has no label to mask.
+            mask_documents=bool(mask_documents) and not isinstance(cut, Document),
             short_rows=cut.has_padding,
             eot_id=tokenizer.eot_id,
             dtype=token_dtype(tokenizer.vocab_size),
@@ -286,6 +288,8 @@ class TokenDataset(SplitSamples):
             )
         if name not in self.sources:
             raise ValueError(f"source must be one of {', '.join(self.sources)}, not {name!r}")
+        if len(self.sources) == 1:
+            return self
         chosen = copy.copy(self)
         chosen.shards = copy.copy(self.shards)  # with nothing open: an open shard keeps its plan
         chosen.files = [chosen.shards, *map(copy.copy, self.files[1:])]
@@ -318,12 +322,13 @@ class TokenDataset(SplitSamples):
 def _checked_learn(learn: str | Collection[str], manifest: Manifest, split: str) -> str | tuple[str, ...] | None:
     """Check the policy of targets, None without masks; raise ValueError if it is not one, or leaves nothing."""
     learns_text = learn in POLICIES or learned_classes(learn)[TEXT_CLASS]
-    policy = learn if isinstance(learn, str) else tuple(sorted(set(learn), key=str))
     shards = manifest.splits[split].shards
     if len(shards) and shards[0].has_mask:
         if manifest.tokenizer.vocab_size > 2**31:
             raise ValueError("a vocabulary of more than 2**31 ids is not supported with conversations")
-        return policy
+        if isinstance(learn, str):
+            return learn
+        return POLICY_OF.get(frozenset(learn), tuple(sorted({*learn})))
     if not learns_text:
         raise ValueError(f"learn={learn!r} leaves out text, and this version holds nothing else: omit it")
     return None

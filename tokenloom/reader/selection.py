@@ -79,11 +79,12 @@ class Part(NamedTuple):
     end: float
 
 
-def checked_part(part: Sequence[float]) -> Part:
-    """Check a part; raise ValueError if it is not 0 <= start < end <= 1."""
+def checked_part(part: Sequence[float]) -> Part | None:
+    """Check a part, None if it is the whole; raise ValueError if it is not 0 <= start < end <= 1."""
     if len(part) != 2 or not 0 <= part[0] < part[1] <= 1:
         raise ValueError(f"part must be (start, end) with 0 <= start < end <= 1, not {part!r}")
-    return Part(float(part[0]), float(part[1]))
+    checked = Part(float(part[0]), float(part[1]))
+    return None if checked == (0, 1) else checked
 
 
 def find_runs(store: Store, manifest: Manifest, split: str, part: Part) -> dict[int, tuple[int, int]]:

@@ -152,7 +152,7 @@ class Member(NamedTuple):
             order=order.name,
             order_version=ORDER_VERSION,
             lanes=order.lanes if order.name == "block" else None,
-            seed=order.seed,
+            seed=0 if order.name == "sequential" else order.seed,  # which that order does not use
             learn=list(data.format.learn) if isinstance(data.format.learn, tuple) else data.format.learn,
             part=list(data.selection.part) if data.selection.part else None,
             source=data.source,
@@ -183,6 +183,8 @@ class Stream:
             raise TypeError(f"the source must be a TokenDataset or a Mixture, not a {type(source).__name__}")
         self.mixture = source if isinstance(source, MixedSamples) else None
         self._lanes = None if lanes is None else checked_int("lanes", lanes, 1)
+        if order != "block":
+            self._lanes = None  # as other orders have none
         splits = [source] if isinstance(source, SplitSamples) else [*source.datasets.values()]
         names = [None] if isinstance(source, SplitSamples) else [*source.datasets]
         shares = self.mixture.schedule.first_shares() if self.mixture else [1.0]
