@@ -162,11 +162,10 @@ def _input(file: FoundFile, source: str, options: Options, memory: FingerprintMe
 
 def check_unchanged(file: InputFile) -> None:
     """Raise InputError if an input has changed since the build was planned."""
-    if is_pinned(file.url):
-        return
+    changed: str | None = None
     if file.stamps:
         changed = next((url for url, seen in file.stamps.items() if stamp(url) != seen), None)
-    else:
+    elif not is_pinned(file.url):
         now = joined_fingerprint([remote_fingerprint(info_of(url), url) for url in (file.url, *file.sides)])
         changed = file.url if now != file.fingerprint else None
     if changed:

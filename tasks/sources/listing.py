@@ -133,8 +133,11 @@ def match(pattern: str, leave_out: LeaveOut | None = None) -> tuple[str, list[tu
     link. Raises InputError for an invalid pattern, or if a folder on the way can't be read.
     """
     leave_out = leave_out or LeaveOut()
-    pattern = pinned(pattern)
-    root, found = waiting_if_told(lambda: _found(pattern))
+    if is_local(pattern):
+        root, found = _found(pattern)
+    else:
+        url = pinned(pattern)
+        root, found = waiting_if_told(lambda: _found(url))
     kept = []
     for name, info, is_hidden in sorted(found, key=lambda one: one[0]):
         is_folder = info["type"] == "directory"
