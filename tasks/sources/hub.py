@@ -6,14 +6,16 @@ A branch moves, so the plan of a build chooses a commit of each dataset and path
 from __future__ import annotations
 
 import re
+from urllib.parse import unquote
 
 from tokenloom.errors import InputError, named_message_of
-from tokenloom.tasks.sources.files import HUB_STEP, filesystem_of, translate_input_errors, waiting_if_told
+from tokenloom.tasks.sources.files import HUB_STEP, waiting_if_told
 
-HUB = "hf://"
-_BUCKETS = "hf://buckets/"  # without commits
 _OF_COMMIT = re.compile(r"hf://[^@]+@([0-9a-f]{40})/")
-_REPOSITORY = re.compile(r"(hf://(?:(?:datasets|models|spaces)/)?[^/@]+/[^/@]+)(?:@(?:refs/[^/]+/[^/]+|[^/]+))?/")
+_OF_REPOSITORY = re.compile(
+    r"(?P<repository>hf://(?!buckets/)((?P<type>dataset|space|model)s/)?(?P<name>[^/@]+/[^/@]+))"  # buckets: no commits
+    r"(@(?P<revision>refs/[^/]+/[^/]+|[^/]+))?/"
+)
 _SECONDS = 30
 
 
@@ -30,7 +32,7 @@ def is_pinned(url: str) -> bool:
 
 def at_commit(url: str, commit: str) -> str:
     """Return the URL of the same files of the Hub at a commit."""
-    return _REPOSITORY.sub(rf"\1@{commit}/", url, count=1)
+    return _OF_REPOSITORY.sub(rf"\g<repository>@{commit}/", url, count=1)
 
 
 def pinned(url: str) -> str:
@@ -38,12 +40,11 @@ def pinned(url: str) -> str:
 
     Raises InputError if the Hub can't be reached, or has no such repository or revision.
     """
-    if not url.startswith(HUB) or url.startswith(_BUCKETS) or is_pinned(url):
+    match = _OF_REPOSITORY.match(url)
+    if match is None or is_pinned(url):
         return url
-    filesystem, name = filesystem_of(url)
-    with translate_input_errors(url, "no such repository or revision; check the path and HF_TOKEN"):
-        resolved = waiting_if_told(lambda: filesystem.resolve_path(name))
-    return at_commit(url, current_commit(resolved.repo_id, resolved.revision, resolved.repo_type))
+    revision = unquote(match["revision"] or "main")
+    return at_commit(url, current_commit(match["name"], revision, match["type"] or "model"))
 
 
 def current_commit(name: str, revision: str | None, repository_type: str = "dataset") -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -147,25 +147,21 @@ def _hub_file(url: str, commit: str) -> FoundFile:
         raise InputError(
             f"{url}: a data file outside of the dataset's commit {commit}; download the dataset, and give its folder"
         )
-    info = _hub_info(url)
+    info = _ask_hub("info", url)  # one request for all files of a folder
     return FoundFile(url.partition(f"@{commit}/")[2], url, int(info["size"]), remote_fingerprint(info, url))
-
-
-def _hub_info(url: str) -> dict[str, Any]:
-    """Return what the Hub says about a file of a commit: one request for all files of a folder."""
-    filesystem, name = filesystem_of(url)
-    with translate_package_errors(url):
-        return dict(waiting_if_told(lambda: filesystem.info(name)))
 
 
 def _hub_settings(name: str, commit: str) -> list[str]:
     """Return the fingerprints of the files on the Hub that tell the package how to read a dataset."""
-    root = f"hf://datasets/{name}@{commit}/"
-    filesystem, folder = filesystem_of(root)
-    with translate_package_errors(root):
-        names = {path.rpartition("/")[2] for path in waiting_if_told(lambda: filesystem.ls(folder, detail=False))}
-    urls = [root + setting for setting in _SETTINGS if setting in names]
-    return [remote_fingerprint(_hub_info(url), url) for url in urls]
+    root = f"hf://datasets/{name}@{commit}"
+    infos = _ask_hub("ls", root)
+    return sorted(remote_fingerprint(info, root) for info in infos if PurePosixPath(info["name"]).name in _SETTINGS)
+
+
+def _ask_hub(method: str, url: str) -> Any:
+    filesystem, name = filesystem_of(url)
+    with translate_package_errors(url):
+        return waiting_if_told(lambda: getattr(filesystem, method)(name))
 
 
 def _local_settings(name: str) -> tuple[str, ...]:

@@ -229,7 +229,7 @@ def test_a_hub_url_without_a_network_is_named_with_the_next_step(
 
     monkeypatch.setattr(socket, "getaddrinfo", nowhere)
     spec = make_spec(tmp_path, [{"kind": "jsonl", "path": f"hf://datasets/org/name/{name}"}])
-    with pytest.raises(InputError, match=r"^hf://datasets/org/name/.*HTTPS_PROXY and HF_HUB_OFFLINE.*hf download"):
+    with pytest.raises(InputError, match=r"org/name, revision main: .*HTTPS_PROXY and HF_HUB_OFFLINE.*hf download"):
         build(spec)
 
 
@@ -252,7 +252,7 @@ def test_files_of_the_hub_are_pinned_to_a_commit(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(datasets, "load_dataset_builder", load)
     monkeypatch.setattr(hugging_face, "current_commit", commit)
-    monkeypatch.setattr(hugging_face, "_hub_info", lambda url: {"size": 1000, "blob_id": url[-9:]})
+    monkeypatch.setattr(hugging_face, "_ask_hub", lambda _, url: {"size": 1000, "blob_id": url[-9:]})
     monkeypatch.setattr(hugging_face, "input_bytes", lambda url: 1000)
     hugging_face.load_pinned.cache_clear()
     files = reader_of("org/name", revision="main", split="train").files("")
