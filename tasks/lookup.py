@@ -104,7 +104,8 @@ class Lookups:
         if self._given is not None:
             return self._given
         try:
-            return recorded_spec(self._tables.store, self._tables.manifest)
+            tables = self._tables
+            return recorded_spec(tables.store, tables.manifest, tables.inputs)
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             if is_transient(error):
                 raise

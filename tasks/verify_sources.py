@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tokenloom.chat.conversation import CHAT_RULES, version_chat
@@ -29,6 +29,7 @@ from tokenloom.tasks.building.check import (
 from tokenloom.tasks.building.inputs import find_inputs
 from tokenloom.tasks.building.plan import Build, row_rules
 from tokenloom.tasks.running.steps import Job
+from tokenloom.tasks.sources.hub import at_commit, commit_of
 from tokenloom.tasks.sources.reader import with_line
 from tokenloom.tasks.verify import OpenedVersion, Report
 
@@ -54,7 +55,7 @@ def deep_jobs(subject: OpenedVersion, damaged: set[str], spec: BuildSpec | None)
         return None, [], [f"{_NONE_ENCODED}: inputs.json is damaged"]
     assert subject.manifest is not None  # it was readable, as its inputs were
     try:
-        spec = spec or recorded_spec(subject.store, subject.manifest)
+        spec = spec or recorded_spec(subject.store, subject.manifest, subject.inputs)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         if is_transient(error):
             raise
@@ -167,10 +168,11 @@ def _comparable(identity: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(compared))  # type: ignore[no-any-return]
 
 
-def recorded_spec(store: Store, manifest: Manifest) -> BuildSpec:
-    """Return the spec in build.json, whose secrets are redacted. Errors of reading and checking it are not translated.
+def recorded_spec(store: Store, manifest: Manifest, inputs: Sequence[InputEntry]) -> BuildSpec:
+    """Return the spec in build.json, whose secrets are redacted, with the commits of the Hub that the build read.
 
-    Anyone who can write to the store can write that file. It may therefore name sources, but no code to run here.
+    Errors of reading and checking the spec are not translated. Anyone who can write to the store can write that file.
+    It may therefore name sources, but no code to run here.
     """
     from tokenloom.spec.build_spec import BuildSpec
 
@@ -179,4 +181,22 @@ def recorded_spec(store: Store, manifest: Manifest) -> BuildSpec:
     spec = checked_spec(BuildSpec.model_validate(build.spec), manifest, BUILD)
     if spec.documents.transform:
         raise SpecError("documents.transform is code, which runs only if --spec names it")
-    return spec
+    commits: dict[str, str] = {}
+    for entry, url in zip(inputs, build.inputs, strict=True):
+        if commit := commit_of(url):
+            commits[entry.source] = commit
+    return _with_commits(spec, commits)
+
+
+def _with_commits(spec: BuildSpec, commits: Mapping[str, str]) -> BuildSpec:
+    """Return a spec whose sources on the Hub, by name, are those of the given commits."""
+    sources = []
+    for name, source in zip(spec.source_names(), spec.sources, strict=True):
+        commit = commits.get(name)
+        if commit is None:
+            sources.append(source)
+        elif source.kind == "huggingface":
+            sources.append(source.model_copy(update={"revision": commit}))
+        else:
+            sources.append(source.model_copy(update={"path": at_commit(source.path, commit)}))
+    return spec.model_copy(update={"sources": sources})

@@ -44,6 +44,7 @@ _CODES: dict[str, Kind] = {  # of S3, all with HTTP status 400
 }
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _GOOGLE_BUCKET = re.compile(r"(^|/)b/[^/]+/o$")  # the URL of a listing: all that the library reports
+_RATE_LIMIT = re.compile(r"\br=0;\s*t=(\d+)")  # no request is left for t seconds
 _TRANSIENT_ERRNOS = {errno.EAGAIN, errno.EBUSY, errno.EIO, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH}
 
 
@@ -111,6 +112,24 @@ def is_transient(error: BaseException) -> bool:
 def mark_transient(error: BaseException, transient: bool) -> None:
     """Make `is_transient` return this answer for the error, in other processes too."""
     setattr(error, _MARK, transient)
+
+
+def seconds_to_wait(error: BaseException) -> float | None:
+    """Return after how many seconds a busy server wants the request again; None if it does not say.
+
+    Servers say so in the header Retry-After, the Hugging Face Hub in RateLimit: "api";r=0;t=55.
+    """
+    for link in chain_of(error):
+        headers = getattr(getattr(link, "response", link), "headers", None)
+        if headers is None or not _is_busy(_http_status(link)):
+            continue
+        told = str(headers.get("Retry-After", ""))
+        limit = _RATE_LIMIT.search(str(headers.get("RateLimit", "")))
+        if told.isdecimal():
+            return float(told)
+        if limit:
+            return float(limit[1])
+    return None
 
 
 def _is_busy(status: int) -> bool:

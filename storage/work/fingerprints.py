@@ -1,4 +1,8 @@
-"""Fingerprints of input files: of the content for local files, of the etag or generation on object stores.
+"""Fingerprints of input files, which name work files and versions: two files with one fingerprint have one content.
+
+A local file's is a hash of the content. A remote file's is the hash that its store has of the content. A store without
+one gives an ETag, which vouches only for its own URL: web servers make ETags of time and length, so that three files of
+one length written in one second share theirs. Such an ETag is joined with the URL.
 
 The fingerprint of a local file is remembered with its path and stamp, so an unchanged file is not read again. A file
 that changed within the last two seconds is not remembered: a second change could leave the same times behind (git
@@ -7,17 +11,19 @@ calls such an entry racy).
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import xxhash
 
 from tokenloom.errors import InputError, StoreError, WorkError
+from tokenloom.storage.stores import is_object, remote_kind
 from tokenloom.storage.stores.local_files import open_regular
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.work.records import find_work_records, write_work_record
@@ -105,13 +111,37 @@ def joined_fingerprint(fingerprints: Sequence[str]) -> str:
 
 
 def remote_fingerprint(info: Mapping[str, object], url: str) -> str:
-    """Return the fingerprint of an object from its fsspec `info`: etag or generation, and length.
+    """Return the fingerprint of a remote file: the hash of its content, or its ETag with its URL; and its length.
 
-    Raises InputError if the store gives neither.
+    Args:
+        info: fsspec's facts about the file.
+        url: of the file.
+
+    Raises InputError if the store gives neither a hash nor an ETag.
     """
-    for field in ("ETag", "etag", "generation", "content_md5"):
-        if info.get(field):
-            return f"{field.lower()}:{str(info[field]).strip(chr(34))}:{info['size']}"
-    raise InputError(
-        f"{url}: this kind of store gives neither an etag nor a generation; copy the file to a local folder"
-    )
+    digest = _content_digest(info)
+    if digest:
+        return f"{digest}:{info['size']}"
+    etag = str(info.get("ETag") or info.get("etag") or "").strip('"')
+    checksum = info.get("crc32c")  # 32 bits: among 100,000 files, two with one checksum are likely
+    if not etag and not checksum:
+        raise InputError(
+            f"{url}: its server gives neither a hash of the content nor an ETag; copy the file to a local folder"
+        )
+    if is_object(url) and remote_kind(url).name == "s3":  # the ETag is a hash of the content, or of its parts
+        return f"etag:{etag}:{info['size']}"
+    told = f"crc32c:{checksum}" if checksum else f"etag:{etag}"
+    return f"{told}:{info['size']}:{hashlib.sha256(url.encode()).hexdigest()[:32]}"
+
+
+def _content_digest(info: Mapping[str, object]) -> str | None:
+    """Return the hash of a file's content that its store gives; None if it gives none."""
+    lfs = cast(Mapping[str, str] | None, info.get("lfs"))  # of the Hugging Face Hub
+    if lfs:
+        return f"sha256:{lfs['sha256']}"
+    if info.get("blob_id"):  # git's SHA-1 of a file of the Hub
+        return f"blob_id:{info['blob_id']}"
+    md5 = cast(bytes | None, getattr(info.get("content_settings"), "content_md5", None))  # of Azure's store
+    if not md5:
+        md5 = base64.b64decode(str(info.get("md5Hash", "")))  # of Google's; composite objects have none
+    return f"md5:{md5.hex()}" if md5 else None

@@ -28,7 +28,8 @@ from tokenloom.tasks.sources import Options, Rows, make_reader
 from tokenloom.tasks.sources.base import MASK
 from tokenloom.tasks.sources.columns import path_columns
 from tokenloom.tasks.sources.files import info_of, sharing_files
-from tokenloom.tasks.sources.listing import PINNED, FoundFile, LeaveOut
+from tokenloom.tasks.sources.hub import is_pinned
+from tokenloom.tasks.sources.listing import FoundFile, LeaveOut
 from tokenloom.tasks.sources.reader import naming_source
 
 if TYPE_CHECKING:
@@ -161,11 +162,10 @@ def _input(file: FoundFile, source: str, options: Options, memory: FingerprintMe
 
 def check_unchanged(file: InputFile) -> None:
     """Raise InputError if an input has changed since the build was planned."""
-    if file.fingerprint.startswith(PINNED):
-        return  # a commit of a repository does not change
+    changed: str | None = None
     if file.stamps:
         changed = next((url for url, seen in file.stamps.items() if stamp(url) != seen), None)
-    else:
+    elif not is_pinned(file.url):
         now = joined_fingerprint([remote_fingerprint(info_of(url), url) for url in (file.url, *file.sides)])
         changed = file.url if now != file.fingerprint else None
     if changed:
@@ -175,7 +175,7 @@ def check_unchanged(file: InputFile) -> None:
 def check_all_unchanged(spec: BuildSpec, files: Sequence[InputFile]) -> None:
     """Raise InputError if an input of a build has changed; objects of a store are listed together, not one by one."""
     listed: dict[str, str | None] = {}
-    remote = {file.source for file in files if not file.stamps and not file.fingerprint.startswith(PINNED)}
+    remote = {file.source for file in files if not file.stamps and not is_pinned(file.url)}
     for source in sorted(remote):
         listed |= {file.url: file.fingerprint for file in files_of(spec, source)[1]}
     for file in files:

@@ -6,10 +6,11 @@ import io
 import os
 import re
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import IO, Any, cast
+from typing import IO, Any, TypeVar, cast
 
 import pyarrow as pa
 
@@ -18,10 +19,18 @@ from tokenloom.storage.stores import bucket_and_key, is_object, scheme_of
 from tokenloom.storage.stores.local_files import LFS_BYTES, LFS_POINTER, NO_LFS_FILE, open_regular
 from tokenloom.storage.stores.remote import RemoteStore
 from tokenloom.storage.stores.remote_calls import call
-from tokenloom.storage.stores.remote_errors import is_permanent, is_transient, kind_of, without_secrets
+from tokenloom.storage.stores.remote_errors import (
+    is_permanent,
+    is_transient,
+    kind_of,
+    seconds_to_wait,
+    without_secrets,
+)
 from tokenloom.storage.stores.store import BLOCK_BYTES, StoreFile
-from tokenloom.wording import redacted
+from tokenloom.tasks.running import progress
+from tokenloom.wording import duration, redacted
 
+Answer = TypeVar("Answer")
 Info = dict[str, Any]  # fsspec's facts about a file: "name", "type" and "size" at least
 DOWNLOAD = "download it, and give its path"
 HUB_STEP = (
@@ -36,6 +45,7 @@ _NOT_TEXT = (b"\x1f\x8b\x08", b"BZh91AY&SY", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0",
 _ARCHIVES = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.zst", ".zip", ".7z", ".rar")
 _UNSUPPORTED = (*_ARCHIVES, ".xz", ".lz4", ".lzma", ".br", ".Z")
 _BUFFER_BYTES = 2**20
+_MAX_WAIT_SECONDS = 900  # in all, for a server that says when to come back; the Hub's windows are five minutes long
 _MAX_SHARED = 3  # files that stay open, each with its blocks: tokens, their index and mask
 
 
@@ -85,6 +95,24 @@ def info_of(url: str) -> Info:
             return dict(call(url, "info", name))
         filesystem.invalidate_cache()
         return dict(filesystem.info(name))
+
+
+def waiting_if_told(ask: Callable[[], Answer]) -> Answer:
+    """Return the answer to a request; if a busy server says when to come back, wait and ask again.
+
+    Raises the error of the request if the server says nothing, or more than _MAX_WAIT_SECONDS in all.
+    """
+    waited = 0.0
+    while True:
+        try:
+            return ask()
+        except Exception as error:
+            seconds = seconds_to_wait(error)
+            if seconds is None or waited + seconds > _MAX_WAIT_SECONDS:
+                raise
+        progress.report(progress.Message(f"too many requests: the server says to wait {duration(seconds)}; waiting"))
+        time.sleep(seconds)
+        waited += seconds
 
 
 def input_bytes(url: str) -> int:

@@ -10,13 +10,12 @@ and `row` is the number of the row in it. With `take`, all files are one stream,
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ import pyarrow as pa
 
 from tokenloom.errors import InputError, named_message_of
 from tokenloom.spec.syntax import escaped, root_of
+from tokenloom.storage.work.fingerprints import joined_fingerprint, remote_fingerprint
 from tokenloom.tasks.sources import arrow, make_reader, parquet
 from tokenloom.tasks.sources.base import (
     INDEX,
@@ -35,13 +35,13 @@ from tokenloom.tasks.sources.base import (
     numbered,
 )
 from tokenloom.tasks.sources.columns import Columns
-from tokenloom.tasks.sources.files import HUB_STEP, filesystem_of, input_bytes, is_local
-from tokenloom.tasks.sources.listing import PINNED, FoundFile, LeaveOut, find_files, found_file
+from tokenloom.tasks.sources.files import filesystem_of, input_bytes, is_local, waiting_if_told
+from tokenloom.tasks.sources.hub import commit_of, current_commit
+from tokenloom.tasks.sources.listing import FoundFile, LeaveOut, find_files, found_file
 from tokenloom.tasks.sources.reader import SourceReader
 from tokenloom.tasks.sources.token_ids import ATTENTION, BESIDE, IDS, IdColumns
 from tokenloom.tasks.sources.values import shown_names
 
-_HUB_URL = re.compile(r"hf://datasets/[^@]+@([0-9a-f]{40})/")
 BUILDERS = ("arrow", "csv", "json", "parquet", "text")  # names of the package for data files without a dataset
 _KINDS = {"ArrowConfig": "arrow", "CsvConfig": "csv", "JsonConfig": "jsonl", "ParquetConfig": "parquet"}
 _HARMLESS = {  # options of a README.md that change neither rows nor texts, or that our reader of CSV has, too
@@ -50,7 +50,7 @@ _HARMLESS = {  # options of a README.md that change neither rows nor texts, or t
 }
 _EXTRACTED = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.zst", ".xz", ".lz4", ".7z", ".rar")  # may be nested
 _STREAM_ROWS = 256  # rows that the package gives at a time: few, since each may be a large text
-_HUB_SECONDS = 30
+_SETTINGS = ("README.md", ".huggingface.yaml", "dataset_infos.json")  # files that tell the package how to read data
 
 
 class Reader(SourceReader):
@@ -73,11 +73,11 @@ class Reader(SourceReader):
         """
         name = str(self._options["name"])
         is_on_hub = name not in BUILDERS and not name.startswith("/")
+        _library(name)  # raises if the package is missing
         commit = current_commit(name, self._options.get("revision")) if is_on_hub else None
         dataset = self._dataset(commit)
         if commit:
-            with translate_package_errors(name):
-                found = [_pinned(url, commit) for url in dataset.urls]
+            found = [_hub_file(url, commit) for url in dataset.urls]
         else:
             root = f"{Path(name).resolve()}/"
             if name in BUILDERS:
@@ -86,9 +86,12 @@ class Reader(SourceReader):
         if dataset.kind is not None and self._take is None:
             return [replace(one, options={"kind": dataset.kind, "delimiter": dataset.delimiter}) for one in found]
         is_one = self._take is not None or dataset.num_shards() != len(dataset.urls)
-        readme = Path(name, "README.md")  # says how the package reads the files
-        sides = () if is_on_hub or name in BUILDERS or not readme.is_file() else (str(readme),)
-        return [replace(one, options={"stream": True} if is_one else {}, sides=sides) for one in found]
+        options = {"stream": True} if is_one else {}
+        if commit:
+            settings = _hub_settings(name, commit)
+            prints = [joined_fingerprint([str(file.fingerprint), *settings]) for file in found]
+            return [replace(file, options=options, fingerprint=of) for file, of in zip(found, prints, strict=True)]
+        return [replace(file, options=options, sides=_local_settings(name)) for file in found]
 
     def _dataset(self, commit: str | None) -> Dataset:
         get = self._options.get
@@ -97,8 +100,7 @@ class Reader(SourceReader):
 
     def _opened(self, url: str) -> tuple[Dataset, int]:
         """Return the dataset of a file, and the position of the file in it."""
-        found = _HUB_URL.match(url)
-        dataset = self._dataset(found[1] if found else None)
+        dataset = self._dataset(commit_of(url))
         if url not in dataset.urls:
             raise InputError(f"{url}: no longer a data file of {self._options['name']}; build again")
         return dataset, dataset.urls.index(url)
@@ -139,13 +141,34 @@ class Reader(SourceReader):
         return [FileRange(0, 1)]
 
 
-def _pinned(url: str, commit: str) -> FoundFile:
-    found = _HUB_URL.match(url)
-    if found is None or found[1] != commit:
+def _hub_file(url: str, commit: str) -> FoundFile:
+    """Return the record of a data file of a dataset on the Hub; raises InputError for a file outside of the commit."""
+    if commit_of(url) != commit:
         raise InputError(
             f"{url}: a data file outside of the dataset's commit {commit}; download the dataset, and give its folder"
         )
-    return FoundFile(url[found.end() :], url, input_bytes(url), PINNED + commit)
+    info = _ask_hub("info", url)  # one request for all files of a folder
+    return FoundFile(url.partition(f"@{commit}/")[2], url, int(info["size"]), remote_fingerprint(info, url))
+
+
+def _hub_settings(name: str, commit: str) -> list[str]:
+    """Return the fingerprints of the files on the Hub that tell the package how to read a dataset."""
+    root = f"hf://datasets/{name}@{commit}"
+    infos = _ask_hub("ls", root)
+    return sorted(remote_fingerprint(info, root) for info in infos if PurePosixPath(info["name"]).name in _SETTINGS)
+
+
+def _ask_hub(method: str, url: str) -> Any:
+    filesystem, name = filesystem_of(url)
+    with translate_package_errors(url):
+        return waiting_if_told(lambda: getattr(filesystem, method)(name))
+
+
+def _local_settings(name: str) -> tuple[str, ...]:
+    """Return the files of a local folder that tell the package how to read it; none for files read by a builder."""
+    if name in BUILDERS:
+        return ()
+    return tuple(str(path) for path in (Path(name, setting) for setting in _SETTINGS) if path.is_file())
 
 
 def _first_rows(batches: Iterator[RowBatch], num_rows: int) -> Iterator[RowBatch]:
@@ -288,20 +311,6 @@ def _library(name: str) -> Any:
     return datasets
 
 
-def current_commit(name: str, revision: str | None) -> str:
-    """Return the commit that a revision of a dataset on the hub names now."""
-    _library(name)
-    from huggingface_hub import HfApi
-
-    try:
-        return str(HfApi().dataset_info(name, revision=revision, timeout=_HUB_SECONDS).sha)
-    except Exception as error:  # also of its HTTP library, whose errors have another base class
-        raise InputError(
-            f"{name}, revision {revision or 'main'}: its commit can't be read from the Hugging Face Hub: "
-            f"{named_message_of(error)[:500]}; check name, revision and HF_TOKEN; {HUB_STEP}"
-        ) from error
-
-
 def load(name: str, config: str | None, split: str, data_files: str | None, commit: str | None) -> Dataset:
     """Open a dataset; raises InputError if it can't be opened or lacks the split."""
     if name.startswith("/") and escaped(name) != name:
@@ -314,9 +323,8 @@ def load(name: str, config: str | None, split: str, data_files: str | None, comm
     library = _library(name)
     try:
         with tempfile.TemporaryDirectory() as folder:  # a cache that stays empty here
-            builder = library.load_dataset_builder(
-                name, config, data_files=data_files, revision=commit, cache_dir=folder
-            )
+            options = {"data_files": data_files, "revision": commit, "cache_dir": folder}
+            builder = waiting_if_told(lambda: library.load_dataset_builder(name, config, **options))
     except Exception as error:  # its errors have no common base class
         raise InputError(
             f"{name}, config {config or 'default'}: not a dataset that can be opened: {named_message_of(error)[:500]}. "

@@ -39,10 +39,11 @@ from tokenloom.tasks.sources.files import (
     is_local,
     local_path,
     translate_input_errors,
+    waiting_if_told,
 )
+from tokenloom.tasks.sources.hub import pinned
 from tokenloom.wording import locale_advice
 
-PINNED = "commit:"  # starts the fingerprint of a file that never changes
 _SURROGATES = re.compile("[\ud800-\udfff]")  # how Python represents bytes that are not UTF-8
 _Match = tuple[str, Info, bool]  # name, info, and whether wildcards pass over it
 
@@ -132,7 +133,11 @@ def match(pattern: str, leave_out: LeaveOut | None = None) -> tuple[str, list[tu
     link. Raises InputError for an invalid pattern, or if a folder on the way can't be read.
     """
     leave_out = leave_out or LeaveOut()
-    root, found = _found(pattern)
+    if is_local(pattern):
+        root, found = _found(pattern)
+    else:
+        url = pinned(pattern)
+        root, found = waiting_if_told(lambda: _found(url))
     kept = []
     for name, info, is_hidden in sorted(found, key=lambda one: one[0]):
         is_folder = info["type"] == "directory"

@@ -25,14 +25,14 @@ from tests.drivers.kill_driver import forked
 from tokenloom.errors import TokenloomError
 from tokenloom.storage.formats.manifest import TokenizerEntry
 from tokenloom.storage.stores.local import LocalStore
-from tokenloom.storage.work.fingerprints import stamp
+from tokenloom.storage.work.fingerprints import remote_fingerprint, stamp
 from tokenloom.storage.work.records import find_partition_records
 from tokenloom.tasks.building.inputs import InputFile
 from tokenloom.tasks.building.plan import Build, Partition
 from tokenloom.tasks.building.tokenization import tokenize_partition
 from tokenloom.tasks.rules import RowRules
 from tokenloom.tasks.sources import make_reader
-from tokenloom.tasks.sources.listing import PINNED
+from tokenloom.tasks.sources.files import info_of
 from tokenloom.tokenizers import load_tokenizer
 
 MEMBER_LINES = 40_000
@@ -82,6 +82,10 @@ class GeneratedFileSystem(AbstractFileSystem):  # type: ignore[misc]
         data, count = self._members(path)
         return len(data) * count
 
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        """Return the facts about the file."""
+        return {"name": path, "type": "file", "size": self.size(path), "ETag": "generated"}
+
     def open(self, path: str, *arguments: Any, **named: Any) -> Any:
         """Open the file for reading."""
         return io.BufferedReader(_Repeated(*self._members(path)))
@@ -91,7 +95,8 @@ def encode(case: Mapping[str, Any]) -> dict[str, int]:
     """Encode the file of a case; return its counts and this process's peak of memory."""
     url, options = case["url"], {"text": "text", "on_error": "fail", "encoding_errors": "fail", **case["options"]}
     seen = {} if "://" in url else {url: stamp(url)}
-    file = InputFile("source", "path", url, 1, "xxh3_128:0" if seen else PINNED, options, seen)
+    fingerprint = "xxh3_128:0" if seen else remote_fingerprint(info_of(url), url)
+    file = InputFile("source", "path", url, 1, fingerprint, options, seen)
     rules = RowRules(1, None, options["max_bytes"], "fail", None, True, 0, [("train", 1.0)])
     rules = RowRules(**{**rules.__dict__, **case.get("documents", {})})
     tokenizer = case.get("tokenizer", {"kind": "byte"})

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import time
 from io import BufferedReader
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -130,16 +133,50 @@ def test_a_damaged_fingerprint_file_counts_as_empty(store: LocalStore, tmp_path:
     assert store.read(PATH) == good
 
 
+_MD5 = hashlib.md5(b"a text").digest()
+_AZURE = SimpleNamespace(content_md5=bytearray(_MD5))
+_LFS = {"sha256": "5f2b", "size": 7, "pointer_size": 130}
+
+
 @pytest.mark.parametrize(
-    ("info", "expected"),
+    ("info", "digest"),
     [
-        ({"ETag": '"9b2"', "size": 7}, "etag:9b2:7"),
-        ({"etag": "9b2", "size": 7}, "etag:9b2:7"),
-        ({"generation": 1712, "size": 7}, "generation:1712:7"),
-        ({"content_md5": "q1w2==", "size": 0}, "content_md5:q1w2==:0"),
+        ({"md5Hash": base64.b64encode(_MD5).decode(), "crc32c": "kg==", "etag": "CK0="}, f"md5:{_MD5.hex()}"),
+        ({"content_settings": _AZURE, "etag": '"0x8D"'}, f"md5:{_MD5.hex()}"),
+        ({"blob_id": "0f1e", "lfs": None}, "blob_id:0f1e"),
+        ({"blob_id": "0f1e", "lfs": _LFS}, "sha256:5f2b"),
     ],
+    ids=["gs", "az", "hub", "hub lfs"],
 )
-def test_an_object_is_identified_by_metadata_of_its_store(info: dict[str, object], expected: str) -> None:
-    assert remote_fingerprint(info, "s3://bucket/a") == expected
-    with pytest.raises(InputError, match="s3://bucket/a"):
-        remote_fingerprint({"size": 7, "ETag": ""}, "s3://bucket/a")
+def test_a_remote_file_is_known_by_its_content_wherever_it_is(info: dict[str, object], digest: str) -> None:
+    for url in ("gs://bucket/a", "https://host/b"):
+        assert remote_fingerprint({**info, "size": 7}, url) == f"{digest}:7"
+
+
+def test_an_object_of_s3_is_known_by_its_etag() -> None:
+    for url in ("s3://bucket/a", "s3a://other/b"):
+        assert remote_fingerprint({"ETag": '"9b2"', "size": 7}, url) == "etag:9b2:7"
+
+
+_WITHOUT_A_HASH: list[dict[str, object]] = [
+    {"ETag": '"9b2"'},
+    {"ETag": 'W/"9b2"'},
+    {"etag": '"0x8D"', "content_settings": SimpleNamespace(content_md5=None)},
+    {"crc32c": "kg==", "etag": "CK0="},
+]
+
+
+@pytest.mark.parametrize("info", _WITHOUT_A_HASH, ids=str)
+def test_what_is_not_a_hash_of_the_content_vouches_for_its_own_url_alone(info: dict[str, object]) -> None:
+    first, again, other = (remote_fingerprint({**info, "size": 7}, f"https://host/get?key={name}") for name in "aab")
+    assert first == again
+    assert first != other
+    assert first != remote_fingerprint({**info, "size": 8}, "https://host/get?key=a")
+    assert "host" not in first
+
+
+@pytest.mark.parametrize("info", [{}, {"ETag": ""}, {"ETag": '""'}, {"etag": None}], ids=str)
+def test_a_remote_file_without_hash_and_etag_is_refused(info: dict[str, object]) -> None:
+    for url in ("https://host/a", "s3://bucket/a"):
+        with pytest.raises(InputError, match=f"^{url}: its server gives neither a hash"):
+            remote_fingerprint({**info, "size": 7}, url)

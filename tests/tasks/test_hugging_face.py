@@ -14,7 +14,6 @@ from tests.tasks.source_conformance import texts_of
 from tokenloom.errors import BadRow, InputError
 from tokenloom.tasks.building.inputs import check_unchanged, find_inputs
 from tokenloom.tasks.sources import FileRange, Rows, SourceReader, hugging_face, make_reader
-from tokenloom.tasks.sources.listing import PINNED
 
 pytest.importorskip("datasets")
 _COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -230,7 +229,7 @@ def test_a_hub_url_without_a_network_is_named_with_the_next_step(
 
     monkeypatch.setattr(socket, "getaddrinfo", nowhere)
     spec = make_spec(tmp_path, [{"kind": "jsonl", "path": f"hf://datasets/org/name/{name}"}])
-    with pytest.raises(InputError, match=r"^hf://datasets/org/name/.*HTTPS_PROXY and HF_HUB_OFFLINE.*hf download"):
+    with pytest.raises(InputError, match=r"org/name, revision main: .*HTTPS_PROXY and HF_HUB_OFFLINE.*hf download"):
         build(spec)
 
 
@@ -253,11 +252,12 @@ def test_files_of_the_hub_are_pinned_to_a_commit(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(datasets, "load_dataset_builder", load)
     monkeypatch.setattr(hugging_face, "current_commit", commit)
+    monkeypatch.setattr(hugging_face, "_ask_hub", lambda _, url: {"size": 1000, "blob_id": url[-9:]})
     monkeypatch.setattr(hugging_face, "input_bytes", lambda url: 1000)
     hugging_face.load_pinned.cache_clear()
     files = reader_of("org/name", revision="main", split="train").files("")
     assert [(file.path, file.url) for file in files] == [(f"data/train-{i}.parquet", url) for i, url in enumerate(urls)]
-    assert {file.fingerprint for file in files} == {PINNED + _COMMIT}
+    assert [file.fingerprint for file in files] == [f"blob_id:{i}.parquet:1000" for i in range(3)]
     assert {file.options["kind"] for file in files} == {"parquet"}
     worker = reader_of("org/name", take=18, stream=True)  # takes the commit from the URL
     assert worker.partitions(urls[0])[0].num_bytes == 3000
