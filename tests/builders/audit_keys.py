@@ -99,6 +99,7 @@ def _files(kind: str, base: Base) -> Iterator[Pair]:
     key, at = f"sources.{kind}.", "sources.0."
     yield Pair(f"{key}path", "the inputs lie in another folder", "same", base, moved("in", f"{at}path"))
     yield Pair(f"{key}path", "names the folder in another way", "same", base, _dotted)
+    yield Pair(f"{key}path", "is a pattern of folders too", "same", base, _any_folder)
     yield Pair(f"{key}path", "matches fewer files", "bytes", base, _only_first)
     yield Pair(f"{key}path", "a file has another name", "name", base, _renamed)
     yield value(f"{key}name", base, "elsewhere", "name", f"{at}name")
@@ -108,6 +109,10 @@ def _files(kind: str, base: Base) -> Iterator[Pair]:
 
 def _dotted(_folder: Path, fields: Fields) -> None:
     source_of(fields)["path"] = source_of(fields)["path"].replace("/in/", "/in/../in/./")
+
+
+def _any_folder(_folder: Path, fields: Fields) -> None:
+    source_of(fields)["path"] = source_of(fields)["path"].replace("/in/", "/in/**/")
 
 
 def _only_first(_folder: Path, fields: Fields) -> None:
