@@ -23,6 +23,7 @@ from tests.builders.audit import (
     moved,
     pairs_of,
     plain,
+    remove,
     rows,
     source_of,
     together,
@@ -228,10 +229,8 @@ def _lists(both: Sequence[Fields]) -> Iterator[Pair]:
     for label, (expected, lines) in spellings.items():
         change = edit("marks/a.txt", written(lines))
         yield Pair("file documents.exclude", label, expected, excluding, change)
-    none = edit("marks/a.txt", written(""))
-    nothing = together(none, lambda _folder, fields: fields.pop("documents"))
     emptied = partial(_with_marks, name="a.txt", data=b"", rules=_EXCLUDE)
-    yield Pair("file documents.exclude", "an empty one is none", "same", emptied, nothing)
+    yield Pair("documents.exclude", "an empty one is none", "same", emptied, remove("documents"))
 
 
 _EXCLUDE = {"exclude": "{}/marks/a.txt"}

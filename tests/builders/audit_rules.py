@@ -212,7 +212,8 @@ def _chat() -> Iterator[Pair]:
         f"{key}arguments", with_fields(_extended, chat=_with_extra({"dated": True, "extra": "more"})), ordered, "same"
     )
     yield value(f"{key}date", _extended, "2026-01-01", "bytes")
-    yield value(f"{key}date", _extended, "2025-01-01", "same")
+    other_day = with_fields(chats(), chat=_with_extra({}))
+    yield value(f"{key}date", other_day, "2026-01-01", "name")
     yield value(f"{key}stop_tokens", chats(), ["<|endoftext|>"], "bytes")
     yield value(f"{key}stop_tokens", with_fields(chats(), chat=_of_stop("<|im_end|>")), ["<|im_end|>"], "same")
     yield value(f"{key}special_tokens_in_content", _talks, "token", "bytes")
