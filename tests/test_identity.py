@@ -241,8 +241,8 @@ def test_a_version_does_not_depend_on_how_its_path_is_typed(tmp_path: Path) -> N
     assert len({version_of(spec) for spec in specs}) == 1
 
 
-def test_a_version_does_not_depend_on_where_a_tokenizer_file_lies(data_dir: Path, tmp_path: Path) -> None:
-    file = data_dir / "tokenizers" / "gpt2" / "tokenizer.json"
+def test_a_version_does_not_depend_on_where_a_tokenizer_file_lies(any_data: Path, tmp_path: Path) -> None:
+    file = any_data / "tokenizers" / "gpt2" / "tokenizer.json"
     shutil.copy(file, tmp_path / "vocabulary.json")
     source = parquet(write_parquet(tmp_path / "a.parquet", TEXTS[:20]))
     specs = [
@@ -383,10 +383,16 @@ _PINNED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("kind", _PINNED)
-def test_the_names_of_versions_are_pinned(kind: str, data_dir: Path, tiktoken_cache: Path, tmp_path: Path) -> None:
+def test_the_names_of_versions_are_pinned(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     written, version = _PINNED[kind]
-    files = {key: str(data_dir / "tokenizers" / value) for key, value in written.items() if "/" in value}
-    files |= {"ranks": str(write_ranks(tmp_path / "a.tiktoken"))} if "ranks" in written else {}
+    files = {}
+    if "ranks" in written:
+        files["ranks"] = str(write_ranks(tmp_path / "a.tiktoken"))
+    elif written["kind"] == "tiktoken":
+        request.getfixturevalue("tiktoken_cache")
+    elif "path" in written:
+        data: Path = request.getfixturevalue("data_dir")
+        files["path"] = str(data / "tokenizers" / written["path"])
     (tmp_path / "a.txt").write_text("hello")
     source = {"kind": "text", "path": str(tmp_path / "a.txt")}
     spec = make_spec(tmp_path / "store", [source], tokenizer=written | files)

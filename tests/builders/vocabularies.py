@@ -16,7 +16,7 @@ from unittest.mock import patch
 import tiktoken
 import tokenizers
 from tiktoken_ext import openai_public
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 EOT = "<|endoftext|>"
 NUM_TOKENS = 2000  # without the end of text
@@ -53,12 +53,17 @@ def made_ranks() -> dict[bytes, int]:
     return {bytes(letters[letter] for letter in token): number for token, number in vocabulary.items()}
 
 
-def write_made_json(path: Path, *, composes: bool = False) -> Path:
-    """Write the tokenizer.json, with the end of text after the vocabulary; it brings texts to NFC if it `composes`."""
+def write_made_json(path: Path, *, like_gpt_neox: bool = False) -> Path:
+    """Write the tokenizer.json, with the end of text after the vocabulary.
+
+    Like GPT-NeoX's, it brings texts to NFC, and runs of spaces are added tokens.
+    """
     library = tokenizers.Tokenizer.from_str(_trained())
-    library.add_special_tokens([tokenizers.AddedToken(EOT, normalized=False)])
-    if composes:
-        library.normalizer = tokenizers.normalizers.NFC()
+    library.add_special_tokens([AddedToken(EOT, normalized=False)])
+    if like_gpt_neox:
+        library.normalizer = normalizers.NFC()
+        library.post_processor = processors.ByteLevel(add_prefix_space=False)
+        library.add_tokens([AddedToken(" " * length, normalized=True) for length in range(24, 1, -1)])
     library.save(str(path))
     return path
 
