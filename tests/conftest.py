@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.builders.distributions import Distributions, build_distributions
-from tests.counts import FULL, SUMMARY, count
+from tests.builders.made_data import write_made_data
+from tests.builders.vocabularies import made_definition
+from tests.counts import FULL, NEEDS_DATA, SUMMARY, count, data_folder
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.prefect_servers import migrated_home
 from tests.servers.s3_server import s3_server, sent_through
@@ -47,20 +49,42 @@ def default_workers(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
-    """The folder of real data, TOKENLOOM_TEST_DATA; tests that need it skip where it is missing."""
-    folder = os.environ.get("TOKENLOOM_TEST_DATA")
-    if not folder or not Path(folder).is_dir():
-        pytest.skip("needs real data: set TOKENLOOM_TEST_DATA to its folder")
-    return Path(folder)
+    """The folder of real data, TOKENLOOM_TEST_DATA; tests of exactly that skip where it is missing."""
+    folder = data_folder("TOKENLOOM_TEST_DATA")
+    if folder is None:
+        pytest.skip(f"{NEEDS_DATA}: TOKENLOOM_TEST_DATA names no folder of real texts; CONTRIBUTING.md describes it")
+    return folder
 
 
 @pytest.fixture(scope="session")
 def tiktoken_cache() -> Path:
-    """The folder of tiktoken's vocabularies, TIKTOKEN_CACHE_DIR; tests that need it skip where it is missing."""
-    folder = os.environ.get("TIKTOKEN_CACHE_DIR")
-    if not folder or not Path(folder).is_dir():
-        pytest.skip("needs vocabularies: set TIKTOKEN_CACHE_DIR to the folder that contains them")
-    return Path(folder)
+    """The folder of tiktoken's vocabularies, TIKTOKEN_CACHE_DIR; tests of exactly these skip where it is missing."""
+    folder = data_folder("TIKTOKEN_CACHE_DIR")
+    if folder is None:
+        pytest.skip(
+            f"{NEEDS_DATA}: TIKTOKEN_CACHE_DIR names no folder of vocabularies; CONTRIBUTING.md says how to fetch them"
+        )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def any_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of real data; where it is missing, a folder of made files with the same names and layouts."""
+    return data_folder("TOKENLOOM_TEST_DATA") or write_made_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="session")
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
+    """Definitions of tiktoken's encodings by name; where their files are missing, made ones with their patterns."""
+    has_files = data_folder("TIKTOKEN_CACHE_DIR") is not None
+    folder = tmp_path_factory.mktemp("vocabularies")
+
+    def definition(name: str) -> dict[str, Any]:
+        if has_files:
+            return {"kind": "tiktoken", "name": name}
+        return made_definition(folder / f"{name}.tiktoken", name)
+
+    return definition
 
 
 @pytest.fixture(scope="session")
@@ -154,10 +178,25 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Send the counts of tests from a worker of pytest-xdist to the process that prints them."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that bounds how many tests may skip for lack of data."""
+    parser.addoption("--max-data-skips", type=int, help="fail if more tests than this skip for lack of data")
+
+
+def _num_data_skips(config: pytest.Config) -> int:
+    """Return how many tests skipped for lack of data; in a worker of pytest-xdist none."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    reports = reporter.stats.get("skipped", []) if reporter else []
+    return sum(f"Skipped: {NEEDS_DATA}" in str(report.longrepr) for report in reports)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Fail a run with too many skips; send counts from a worker of pytest-xdist to the process that prints them."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["summary"] = SUMMARY
+    most = session.config.getoption("max_data_skips")
+    if most is not None and _num_data_skips(session.config) > most:
+        session.exitstatus = exitstatus or pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -166,7 +205,10 @@ def pytest_testnodedown(node: Any) -> None:
     SUMMARY.extend(getattr(node, "workeroutput", {}).get("summary", []))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the counts of all tests."""
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the counts of all tests, and how many skipped for lack of data where that is bounded."""
+    most = config.getoption("max_data_skips")
+    if most is not None:
+        terminalreporter.write_line(f"skipped for lack of data: {_num_data_skips(config)} tests, of at most {most}")
     for line in SUMMARY:
         terminalreporter.write_line(line)

@@ -333,10 +333,16 @@ _PINNED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("kind", _PINNED)
-def test_the_names_of_versions_are_pinned(kind: str, data_dir: Path, tiktoken_cache: Path, tmp_path: Path) -> None:
+def test_the_names_of_versions_are_pinned(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     written, version = _PINNED[kind]
-    files = {key: str(data_dir / "tokenizers" / value) for key, value in written.items() if "/" in value}
-    files |= {"ranks": str(write_ranks(tmp_path / "a.tiktoken"))} if "ranks" in written else {}
+    files = {}
+    if "ranks" in written:
+        files["ranks"] = str(write_ranks(tmp_path / "a.tiktoken"))
+    elif written["kind"] == "tiktoken":
+        request.getfixturevalue("tiktoken_cache")
+    elif "path" in written:
+        data: Path = request.getfixturevalue("data_dir")
+        files["path"] = str(data / "tokenizers" / written["path"])
     (tmp_path / "a.txt").write_text("hello")
     source = {"kind": "text", "path": str(tmp_path / "a.txt")}
     spec = make_spec(tmp_path / "store", [source], tokenizer=written | files)

@@ -140,6 +140,7 @@ def tokenizer_json(gpt_neox: Path, family: Family, in_pieces: bool) -> dict[str,
         in_pieces: leave out its added runs of spaces, and NFC.
     """
     made: dict[str, Any] = json.loads(gpt_neox.read_bytes())
+    first = 1 + max([*made["model"]["vocab"].values(), *(token["id"] for token in made["added_tokens"])])
     # As it is, a space before a word is not in the word's offsets: a mask of transformers ends at such a space.
     made["post_processor"]["trim_offsets"] = False
     if in_pieces:
@@ -147,7 +148,7 @@ def tokenizer_json(gpt_neox: Path, family: Family, in_pieces: bool) -> dict[str,
         made["added_tokens"] = [token for token in made["added_tokens"] if token["special"]]
     spelled = {token["content"] for token in made["added_tokens"]}
     names = [name for name in (*family.special, *family.plain) if name not in spelled]
-    for number, name in enumerate(names, 50_277):
+    for number, name in enumerate(names, first):
         special = name in family.special
         token = {"id": number, "content": name, "special": special, "single_word": False, "lstrip": False}
         made["added_tokens"].append(token | {"rstrip": family.rstrip and special, "normalized": False})

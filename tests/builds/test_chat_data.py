@@ -1,4 +1,4 @@
-"""Real conversations: their learned text is that of the rendered spans, widened to whole tokens."""
+"""Conversations, real where available: their learned text is that of the rendered spans, widened to whole tokens."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def _rows(path: Path) -> dict[int, Any]:
     return {start: json.loads(line) for start, line in zip(starts, lines, strict=False)}
 
 
-def _conversations(data_dir: Path) -> dict[str, dict[int, dict[str, Any]]]:
+def _conversations(any_data: Path) -> dict[str, dict[int, dict[str, Any]]]:
     """Return the normalized conversations of each source by row."""
     found: dict[str, dict[int, dict[str, Any]]] = {}
     for name, (file, key) in _SOURCES.items():
-        rows, layout = _rows(data_dir / "chat" / file), _LAYOUTS[name]
+        rows, layout = _rows(any_data / "chat" / file), _LAYOUTS[name]
         found[name] = {
             i: normalized(row if key == "." else row[key], layout, row.get("tools")) for i, row in rows.items()
         }
@@ -57,18 +57,16 @@ def _conversations(data_dir: Path) -> dict[str, dict[int, dict[str, Any]]]:
 
 
 @pytest.fixture(scope="module")
-def spec(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> BuildSpec:
-    """A build of all conversations, with GPT-NeoX's vocabulary and tokens around messages."""
-    if not (data_dir / "chat").is_dir():
-        pytest.skip("needs real conversations in the folder of real data")
+def spec(any_data: Path, tmp_path_factory: pytest.TempPathFactory) -> BuildSpec:
+    """A build of all conversations, with the vocabulary of GPT-NeoX and tokens around messages."""
     folder = tmp_path_factory.mktemp("chats")
-    library = tokenizers.Tokenizer.from_file(str(data_dir / "tokenizers" / "gpt-neox-20b" / "tokenizer.json"))
+    library = tokenizers.Tokenizer.from_file(str(any_data / "tokenizers" / "gpt-neox-20b" / "tokenizer.json"))
     library.add_special_tokens([tokenizers.AddedToken(text, normalized=False) for text in SPECIAL])
     library.add_tokens([tokenizers.AddedToken(text, normalized=False) for text in _ADDED])
     library.save(str(folder / "tokenizer.json"))
     (folder / "chat.jinja").write_text(CHATML)
     sources = [
-        {"kind": "jsonl", "name": name, "path": str(data_dir / "chat" / file), "messages": key}
+        {"kind": "jsonl", "name": name, "path": str(any_data / "chat" / file), "messages": key}
         for name, (file, key) in _SOURCES.items()
     ]
     tokenizer = {"kind": "huggingface", "path": str(folder / "tokenizer.json"), "eot": "<|endoftext|>"}
@@ -77,7 +75,7 @@ def spec(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> BuildSpec:
 
 
 def test_from_shards_alone_the_learned_text_is_that_of_the_spans_widened_to_whole_tokens(
-    spec: BuildSpec, data_dir: Path
+    spec: BuildSpec, any_data: Path
 ) -> None:
     version = build(spec).version
     store = local_store(spec.store, spec.dataset)
@@ -90,7 +88,7 @@ def test_from_shards_alone_the_learned_text_is_that_of_the_spans_widened_to_whol
     added = {i: len(token.content.encode()) for i, token in library.get_added_tokens_decoder().items()}
     tokens = [library.id_to_token(i) or "" for i in range(tokenizer.vocab_size)]
     num_bytes = np.array([added.get(i, len(token)) for i, token in enumerate(tokens)])  # a letter is a byte there
-    conversations = _conversations(data_dir)
+    conversations = _conversations(any_data)
     is_learned, num_compared = learned_classes("assistant"), 0
     for entry in manifest.shards:
         shard = StoredShard(store, version, entry)

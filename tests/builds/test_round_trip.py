@@ -1,4 +1,4 @@
-"""Round trip over real corpora: the shards contain what the source contains.
+"""Round trip over corpora, real where they are available: the shards contain what the source contains.
 
 The sources are read again here with pyarrow, datasets, array_record, json, csv, gzip and zipfile, never through the
 build's own readers; ids are compared with those of each tokenizer's library, called here document by document.
@@ -14,7 +14,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, reduce
+from functools import cached_property, reduce
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,11 @@ import tokenizers
 
 from tests.builders.datasets import build, local_store, make_spec, manifest_json, stored_documents, write_parquet
 from tests.builders.row_files import write_rows
+from tests.builders.vocabularies import encoding_of
 from tests.counts import FULL, count
 
 Place = tuple[str, int]
+Vocabulary = Callable[[str], dict[str, Any]]  # of the fixture
 
 
 # Corpora
@@ -81,7 +83,7 @@ def _array_records(data: Path, folder: Path) -> None:
 class Corpus:
     """A source as in a spec, and the tokenizers that it is built with.
 
-    Its paths start at the folder of real data, or at a new one if `write` fills that first. With `limit` only the first
+    Its paths start at the folder of data, or at a new one if `write` fills that first. With `limit` only the first
     documents are taken. `keeps` is its filter in Python.
     """
 
@@ -227,15 +229,16 @@ def read_source(folder: Path, corpus: Corpus) -> dict[Place, Row]:
 # Tokenizers, called as their libraries say
 
 
-def tokenizer_fields(name: str, data_dir: Path) -> dict[str, Any]:
+def tokenizer_fields(name: str, data: Path, vocabulary: Vocabulary) -> dict[str, Any]:
     """Return the `tokenizer` part of a spec."""
-    folder = data_dir / "tokenizers"
-    return {
+    folder = data / "tokenizers"
+    files = {
         "byte": {"kind": "byte"},
         "gpt-neox": {"kind": "huggingface", "path": str(folder / "gpt-neox-20b" / "tokenizer.json")},
         "mistral": {"kind": "sentencepiece", "path": str(folder / "mistral" / "tokenizer.model.v1")},
         "sentencepiece": {"kind": "sentencepiece", "path": str(folder / "sentencepiece" / "test_model.model")},
-    }.get(name, {"kind": "tiktoken", "name": name})
+    }
+    return files.get(name) or vocabulary(name)
 
 
 @dataclass(frozen=True)
@@ -257,14 +260,13 @@ def _expected_ids(encoding: tiktoken.Encoding, text: str) -> list[int]:
         return list(encoding._encode_only_native_bpe(text))
 
 
-@lru_cache(maxsize=1)
-def library(name: str, data_dir: Path) -> Library:
-    """Return a tokenizer's library."""
-    path = tokenizer_fields(name, data_dir).get("path")
-    if name == "byte":
+def library(fields: dict[str, Any]) -> Library:
+    """Return the library of the `tokenizer` part of a spec."""
+    path = fields.get("path")
+    if fields["kind"] == "byte":
         return Library(lambda text: list(text.encode()), lambda ids: bytes(ids).decode("utf-8"))
     if path is None:
-        encoding = tiktoken.get_encoding(name)
+        encoding = encoding_of(fields)
         return Library(
             lambda text: _expected_ids(encoding, text), lambda ids: encoding.decode_bytes(ids).decode("utf-8")
         )
@@ -320,22 +322,22 @@ def _place(document: dict[str, Any]) -> Place:
     ],
     ids=lambda param: f"{param[0]}-{param[1]}",
 )
-def built(request: pytest.FixtureRequest, data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
+def built(
+    request: pytest.FixtureRequest, any_data: Path, vocabulary: Vocabulary, tmp_path_factory: pytest.TempPathFactory
+) -> Built:
     """Every corpus with its tokenizers, built once."""
     name, tokenizer = request.param
-    corpus, fields = CORPORA[name], tokenizer_fields(tokenizer, data_dir)
-    if fields["kind"] == "tiktoken":
-        request.getfixturevalue("tiktoken_cache")
-    folder = data_dir
+    corpus, fields = CORPORA[name], tokenizer_fields(tokenizer, any_data, vocabulary)
+    folder = any_data
     if corpus.write is not None:
         folder = tmp_path_factory.mktemp("corpus")
-        corpus.write(data_dir, folder)
+        corpus.write(any_data, folder)
     sources, store = [corpus.source(folder)], tmp_path_factory.mktemp("store")
     spec = make_spec(store, sources, tokenizer=fields, shard_tokens=500_000, limit=corpus.limit)
     result = build(spec, num_workers=2 if FULL and tokenizer != "byte" else 0)
     manifest = manifest_json(local_store(spec.store, spec.dataset), result.version)
     documents = stored_documents(spec, result.version)
-    return Built(library(tokenizer, data_dir), manifest, documents, read_source(folder, corpus), corpus.limit)
+    return Built(library(fields), manifest, documents, read_source(folder, corpus), corpus.limit)
 
 
 def test_the_documents_are_exactly_the_distinct_input_documents(built: Built) -> None:

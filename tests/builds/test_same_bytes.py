@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.builders.datasets import build, listed_files, make_spec, write_parquet
-from tests.counts import FULL, every, full_only
+from tests.counts import FULL, data_folder, every, full_only
 from tests.tasks import source_conformance as conformance
 from tests.tasks import test_source_kinds as kinds
 from tokenloom.flows.build_steps import cut_inputs
@@ -36,8 +35,8 @@ _HARD = [
 def _documents() -> list[conformance.Row]:
     """Return rows of texts, many of them twice and far apart: real news if available or made-up words, and _HARD."""
     generator, texts = random.Random(5), list[str]()
-    data = os.environ.get("TOKENLOOM_TEST_DATA")
-    for path in sorted(Path(data, "ag_news").glob("*.parquet"))[:2] if data else ():
+    data = data_folder("TOKENLOOM_TEST_DATA")
+    for path in sorted((data / "ag_news").glob("*.parquet"))[:2] if data else ():
         texts += pq.read_table(path, columns=["text"]).column("text").to_pylist()[:400]
     words = [f"{generator.getrandbits(24):x}" for _ in range(3000)]
     texts = texts or [" ".join(generator.choices(words, k=generator.randrange(60))) for _ in range(800)]
@@ -72,7 +71,6 @@ _FORMS: dict[str, conformance.SourceConformance] = {
     "huggingface folder": kinds.TestHuggingFaceFolder(),
     "array records of json": kinds.TestArrayRecordOfJson(),
 }
-_TOKENIZERS: dict[str, dict[str, Any]] = {"byte": {"kind": "byte"}, "gpt2": {"kind": "tiktoken", "name": "gpt2"}}
 
 
 def _source(form: conformance.SourceConformance, path: Path) -> dict[str, Any]:
@@ -97,9 +95,9 @@ def _written(
 class _Same:
     """The documents, and the shards that they give from one parquet file."""
 
-    def __init__(self, folder: Path, tokenizer: str) -> None:
+    def __init__(self, folder: Path, tokenizer: dict[str, Any]) -> None:
         self.rows = _documents()
-        self._fields = {"tokenizer": _TOKENIZERS[tokenizer], "shard_tokens": 80_000}
+        self._fields = {"tokenizer": tokenizer, "shard_tokens": 80_000}
         path = write_parquet(folder / "all.parquet", [row["text"] for row in self.rows])
         self.hashes = self.shards(folder, [{"kind": "parquet", "path": str(path), "name": "reference"}])
         assert len(self.hashes) > 5
@@ -115,10 +113,13 @@ class _Same:
 
 
 @pytest.fixture(scope="module", params=["byte", pytest.param("gpt2", marks=full_only)])
-def same(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> _Same:
-    if request.param == "gpt2":
-        request.getfixturevalue("tiktoken_cache")
-    return _Same(tmp_path_factory.mktemp("forms"), request.param)
+def same(
+    request: pytest.FixtureRequest,
+    vocabulary: Callable[[str], dict[str, Any]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> _Same:
+    tokenizer = {"kind": "byte"} if request.param == "byte" else vocabulary(request.param)
+    return _Same(tmp_path_factory.mktemp("forms"), tokenizer)
 
 
 @pytest.mark.parametrize("num_workers", [2, pytest.param(1, marks=full_only), pytest.param(4, marks=full_only)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -227,14 +227,16 @@ def test_bytes_of_conversations() -> None:
     assert bytes(encoded.tokens[learned_classes("assistant")[encoded.classes]].astype(np.uint8)).decode() == "ü!"
 
 
-@pytest.mark.usefixtures("tiktoken_cache")
-def test_a_tokenizer_of_tiktoken_keeps_special_tokens_of_the_template_apart_from_text() -> None:
+def test_a_tokenizer_of_tiktoken_keeps_special_tokens_of_the_template_apart_from_text(
+    vocabulary: Callable[[str], dict[str, Any]],
+) -> None:
+    tokenizer = load_tokenizer(vocabulary("gpt2"))
     definition = ChatDefinition(
         template("chatml", generation=False).replace("<|im_start|>", "<|endoftext|>"), special_tokens={}
     )
-    encoder = ChatEncoder(definition, load_tokenizer({"kind": "tiktoken", "name": "gpt2"}))
+    encoder = ChatEncoder(definition, tokenizer)
     encoded = _encode(encoder, ("user", "hi <|endoftext|> there"), ("assistant", "hello"))
-    assert encoded.tokens.tolist().count(50256) == 3  # two of the template, and the end of text
+    assert encoded.tokens.tolist().count(tokenizer.eot_id) == 3  # two of the template, and the end of text
 
 
 def test_what_can_not_render_conversations_is_refused() -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tiktoken
 
 from tests.builders.chats import bracketed, chat_spec, conversation
 from tests.builders.datasets import build
+from tests.builders.vocabularies import encoding_of
 from tokenloom.chat.conversation import ChatDefinition, canonical
 from tokenloom.chat.rendering import ChatRenderer, stop_as_text
 from tokenloom.chat.template import ChatTemplate
@@ -74,11 +75,15 @@ def test_every_template_is_named_and_tried() -> None:
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_a_stop_that_is_no_token_of_gpt2_is_named_with_its_tokens(name: str) -> None:
-    gpt2 = load_tokenizer({"kind": "tiktoken", "name": "gpt2"}, {})
+def test_a_stop_that_is_no_token_of_gpt2_is_named_with_its_tokens(
+    name: str, vocabulary: Callable[[str], dict[str, Any]]
+) -> None:
+    definition = vocabulary("gpt2")
+    gpt2 = load_tokenizer(definition)
     stop = re.findall(r"Hello! ?(<.*?>)", _WRITTEN[name][0])[0]
-    num_tokens = len(tiktoken.get_encoding("gpt2").encode(f"a{stop}", disallowed_special=())) - 1
-    expected = f"{stop!r}, which ends a turn in the template, is not a token of gpt2 but {num_tokens} ordinary tokens"
+    num_tokens = len(encoding_of(definition).encode(f"a{stop}", disallowed_special=())) - 1
+    place = f"{stop!r}, which ends a turn in the template, is not a token of {gpt2.name}"
+    expected = f"{place} but {num_tokens} ordinary tokens"
     assert stop_as_text(named_definition(name), gpt2).startswith(expected)
 
 

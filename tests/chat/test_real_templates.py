@@ -26,6 +26,8 @@ from tests.builders.chat_oracle import Oracle, Undecided, renderer
 from tests.builders.chat_styles import STYLES
 from tests.builders.chat_styles import template as small_template
 from tests.builders.chat_tokenizer import CHATML
+from tests.builders.made_data import made_calls
+from tests.counts import NEEDS_DATA, data_folder
 from tokenloom.chat.conversation import ChatDefinition, canonical, parse
 from tokenloom.chat.encoding import ChatEncoder
 from tokenloom.chat.layouts import normalized
@@ -112,10 +114,12 @@ def _conversations() -> Iterator[tuple[str, dict[str, Any]]]:
 
 @lru_cache
 def _files() -> list[tuple[str, str]]:
-    folder, found = Path(os.environ["TOKENLOOM_TEST_DATA"]) / "chat", []
-    rows = json.loads((folder / "glaive_toolcall_en_demo.json").read_text())[:6]
-    found += [("glaive", canonical(normalized(row["conversations"], "sharegpt", row.get("tools")))) for row in rows]
-    return found
+    """Return a few conversations with tools, by name: of the folder of real data, or made where it is missing."""
+    folder = data_folder("TOKENLOOM_TEST_DATA")
+    rows = made_calls(6)
+    if folder is not None:
+        rows = json.loads((folder / "chat" / "glaive_toolcall_en_demo.json").read_text())[:6]
+    return [("glaive", canonical(normalized(row["conversations"], "sharegpt", row.get("tools")))) for row in rows]
 
 
 def _tokenizer_json(special: list[str], plain: list[str]) -> str:
@@ -213,7 +217,7 @@ _EXPLAINED = {
 }
 
 
-@pytest.mark.skipif(not _PATHS, reason="set TOKENLOOM_CHAT_TEMPLATES to a folder of *.jinja")
+@pytest.mark.skipif(not _PATHS, reason=f"{NEEDS_DATA}: set TOKENLOOM_CHAT_TEMPLATES to a folder of *.jinja")
 @pytest.mark.parametrize("path", _PATHS, ids=lambda path: path.stem)
 def test_templates_of_real_models_learn_what_the_oracle_says(path: Path) -> None:
     text = path.read_text("utf-8")

@@ -42,8 +42,8 @@ _DATE = "2026-11-25"
 _NUM_MADE = 2000
 _UINT32 = np.dtype(np.uint32)
 _DROPPED = "\U000f0000\U000f0001"  # the marks of sanitize_control_tokens, which removes them from messages
-#: Layouts of the real files; that of preference pairs has no conversation to learn.
-_FILES = {
+#: Layouts of the files; that of preference pairs has no conversation to learn.
+_LAYOUTS = {
     "alpaca_en_demo.json": "alpaca",
     "glaive_toolcall_en_demo.json": "sharegpt",
     "reason_tool_use_demo_50.jsonl": "messages",
@@ -88,26 +88,26 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def lines(data_dir: Path) -> list[str]:
+def lines(any_data: Path) -> list[str]:
     """The conversations, canonical: those of the data folder, and made ones."""
     made = (normalized(one, "messages") for one in made_conversations(2 * _NUM_MADE) if one["messages"])
-    return [canonical(found) for found in (*_real(data_dir / "chat"), *islice(made, _NUM_MADE))]
+    return [canonical(found) for found in (*_files(any_data / "chat"), *islice(made, _NUM_MADE))]
 
 
-def _real(folder: Path) -> Iterator[dict[str, Any]]:
-    for name, layout in _FILES.items():
+def _files(folder: Path) -> Iterator[dict[str, Any]]:
+    for name, layout in _LAYOUTS.items():
         data = (folder / name).read_text("utf-8")
-        rows = json.loads(data) if name.endswith(".json") else map(json.loads, data.splitlines())
+        rows = json.loads(data) if name.endswith(".json") else map(json.loads, data.strip().split("\n"))
         for row in rows:
             key = "conversations" if layout == "sharegpt" else layout
             yield normalized(row.get(key, row), layout, row.get("tools"))
 
 
-def _vocabulary(kind: str, name: str, data_dir: Path, packages: Path) -> Path:
+def _vocabulary(kind: str, name: str, data: Path, packages: Path) -> Path:
     """Return the tokenizer.json of a family."""
     family = FAMILIES[name]
     if kind != "real":
-        gpt_neox = data_dir / "tokenizers" / "gpt-neox-20b" / "tokenizer.json"
+        gpt_neox = data / "tokenizers" / "gpt-neox-20b" / "tokenizer.json"
         path = packages / f"{name}-{kind}.json"
         path.write_text(json.dumps(tokenizer_json(gpt_neox, family, kind == "pieces")), "utf-8")
         return path
@@ -214,12 +214,12 @@ def test_ids_and_masks_equal_those_of_transformers(
     wheel: zipfile.ZipFile,
     packages: Path,
     lines: list[str],
-    data_dir: Path,
+    any_data: Path,
     tmp_path: Path,
 ) -> None:
     family = FAMILIES[name]
     template = wheel.read(f"trl/chat_templates/{name}_training.jinja").decode()
-    path = _vocabulary(kind, name, data_dir, packages)
+    path = _vocabulary(kind, name, any_data, packages)
     # A message's weight is ours alone.
     (tmp_path / "lines").write_text("".join(line.replace(',"train":false', "") + "\n" for line in lines), "utf-8")
     job = {"tokenizer": str(path), "names": family.names, "template": template, "date": _DATE}

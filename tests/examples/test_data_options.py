@@ -6,6 +6,7 @@ import gzip
 import json
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +26,27 @@ dataset: news
 store: ./store
 sources:
   - {{kind: parquet, path: "{path}", text: text}}
-tokenizer: {{kind: tiktoken, name: gpt2}}
+tokenizer: {tokenizer}
 report: false
 """
 pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}") for kind in ("UserWarning", "FutureWarning")]
 
 
 @pytest.fixture(scope="session")
-def datasets(tmp_path_factory: pytest.TempPathFactory, data_dir: Path) -> dict[str, str]:
+def datasets(
+    tmp_path_factory: pytest.TempPathFactory, any_data: Path, vocabulary: Callable[[str], dict[str, Any]]
+) -> dict[str, str]:
     """References of the three datasets, of few documents each."""
+    gpt2 = vocabulary("gpt2")
     folder = tmp_path_factory.mktemp("examples")
     (folder / "demo.yaml").write_text(start._SPEC + "report: false\n")
     sources = sorted((_ROOT / "tokenloom").rglob("*.py"))
     write_jsonl(folder / "stdlib.jsonl", [path.read_text() for path in sources if path.stat().st_size > 5200])
-    (folder / "news.yaml").write_text(_NEWS.format(path=data_dir / "ag_news" / "train-00000-of-00008.parquet"))
-    with gzip.open(data_dir / "longdocs" / "scisummnet_papers.jsonl.gz", "rt", encoding="utf-8") as papers:
+    news = any_data / "ag_news" / "train-00000-of-00008.parquet"
+    (folder / "news.yaml").write_text(_NEWS.format(path=news, tokenizer=json.dumps(gpt2)))
+    with gzip.open(any_data / "longdocs" / "scisummnet_papers.jsonl.gz", "rt", encoding="utf-8") as papers:
         long = write_jsonl(folder / "long.jsonl", [json.loads(next(papers))["article"] for _ in range(60)])
-    options: dict[str, Any] = {"tokenizer": {"kind": "tiktoken", "name": "gpt2"}, "splits": {"train": 0.8, "test": 0.2}}
+    options: dict[str, Any] = {"tokenizer": gpt2, "splits": {"train": 0.8, "test": 0.2}}
     spec = make_spec(folder / "store", [{"kind": "jsonl", "path": str(long)}], dataset="long", **options)
     for each in (load_spec(folder / "demo.yaml"), load_spec(folder / "news.yaml"), spec):
         build(each)

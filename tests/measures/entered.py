@@ -1,7 +1,8 @@
 """Functions and files entered by the smallest build, and by TokenDataset, TokenLoader and three batches.
 
 This is how much of the program a person must know for the common case: one parquet file, gpt2, the caller's process,
-no Prefect, no report. From the project's root: python -m tests.measures.entered [--list]. Prints one line of JSON.
+no Prefect, no report. tiktoken gives a made vocabulary under the name of gpt2's, so that no file is needed; the program
+can't tell. From the project's root: python -m tests.measures.entered [--list]. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tiktoken import registry
 
+from tests.builders.vocabularies import made_encoding
 from tokenloom import TokenDataset, TokenLoader
 from tokenloom.flows.direct import build_directly
 from tokenloom.spec.loading import load_spec
@@ -77,6 +80,7 @@ def main() -> None:
     texts = [f"Document {i}. {text}" for i, text in enumerate(words)]
     pq.write_table(pa.table({"text": texts}), folder / "data/a.parquet", row_group_size=100)
 
+    registry.ENCODINGS["r50k_base"] = made_encoding("r50k_base")  # the name of gpt2's file
     (folder / "news.yaml").write_text(_SPEC)
     spec = load_spec(folder / "news.yaml")
     entered = {"build": entered_by(lambda: build_directly(spec, 0)), "read": entered_by(lambda: _read(folder))}

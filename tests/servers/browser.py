@@ -275,6 +275,7 @@ def chromium(url: str) -> Iterator[Page]:
         "disable-gpu",
         "disable-software-rasterizer",
         "force-prefers-reduced-motion",
+        "no-proxy-server",
         f"window-size={_WIDTH},{_HEIGHT}",
         f"host-resolver-rules=MAP {FOREIGN_NAME} 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     ]

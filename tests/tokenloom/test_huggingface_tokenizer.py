@@ -16,7 +16,9 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from tests.builders.datasets import build, make_spec, write_jsonl
+from tests.builders.made_data import write_made_data
 from tests.builders.proofs import trust
+from tests.builders.vocabularies import NUM_TOKENS, made_encoding
 from tests.tokenloom.tokenizer_conformance import EOT, TEXTS, TokenizerConformance, encode_each, real_texts, refused
 from tokenloom.errors import BadRow, TokenizerError
 from tokenloom.tokenizers import load_tokenizer
@@ -305,9 +307,16 @@ def test_an_error_of_a_library_is_named_also_a_panic(raised: type[BaseException]
 
 
 def test_gpt2_has_the_ids_of_tiktoken_for_real_text(data_dir: Path, tiktoken_cache: Path) -> None:
+    _check_ids_of_tiktoken(data_dir, tiktoken.get_encoding("gpt2"), 50257)
+
+
+def test_a_made_vocabulary_has_the_ids_of_tiktoken(tmp_path: Path) -> None:
+    _check_ids_of_tiktoken(write_made_data(tmp_path), made_encoding("gpt2"), NUM_TOKENS + 1)
+
+
+def _check_ids_of_tiktoken(data_dir: Path, encoding: tiktoken.Encoding, num_ids: int) -> None:
     path = data_dir / "tokenizers" / "gpt2" / "tokenizer.json"
     tokenizer = load_tokenizer({"kind": "huggingface", "path": str(path)})
-    encoding = tiktoken.get_encoding("gpt2")
     texts = [*TEXTS, *real_texts(data_dir)]
-    assert encode_each(tokenizer, texts) == [[*encoding.encode_ordinary(text), 50256] for text in texts]
-    assert (tokenizer.vocab_size, tokenizer.eot_id) == (50257, 50256)
+    assert encode_each(tokenizer, texts) == [[*encoding.encode_ordinary(text), num_ids - 1] for text in texts]
+    assert (tokenizer.vocab_size, tokenizer.eot_id) == (num_ids, num_ids - 1)

@@ -149,8 +149,8 @@ def test_a_file_without_documents_is_refused_and_nothing_is_written(
 @pytest.mark.parametrize(
     "name", ["ag_news", "webtext", "tinystories", "longdocs", "multilingual", "hf_arrow", "chat/v1*"]
 )
-def test_init_reads_real_data(name: str, tmp_path: Path, data_dir: Path) -> None:
-    assert _written(tmp_path, str(data_dir / name))
+def test_init_reads_folders_of_data(name: str, tmp_path: Path, any_data: Path) -> None:
+    assert _written(tmp_path, str(any_data / name))
 
 
 def test_init_without_files_writes_a_starter_spec_and_never_overwrites_one(

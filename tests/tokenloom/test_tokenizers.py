@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiktoken_ext import openai_public
 
+from tests.builders.vocabularies import encoding_of
 from tests.counts import count
 from tests.tokenloom.tokenizer_conformance import EOT, TokenizerConformance, encode_each, refused
 from tokenloom.tokenizers import Tokenizer, load_job_tokenizer, load_tokenizer
+
+Vocabulary = Callable[[str], dict[str, Any]]  # of the fixture
 
 
 def by_name(name: str, **fields: Any) -> Tokenizer:
@@ -92,8 +96,9 @@ def test_byte_ids_cut_inside_a_character_decode_to_a_replacement() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "cl100k_base", "o200k_base"])
-def test_documents_encoded_together_have_the_ids_of_each_encoded_separately(name: str, tiktoken_cache: Path) -> None:
-    tokenizer, encoding = by_name(name), tiktoken.get_encoding(name)
+def test_documents_encoded_together_have_the_ids_of_each_encoded_separately(name: str, vocabulary: Vocabulary) -> None:
+    definition = vocabulary(name)
+    tokenizer, encoding = load_tokenizer(definition), encoding_of(definition)
 
     @settings(max_examples=count(60, 1000), deadline=None)
     @given(st.lists(st.one_of(st.text(max_size=30), st.sampled_from([EOT, "<|end", "oftext|>", " ", "\n", "'s"]))))
@@ -104,23 +109,26 @@ def test_documents_encoded_together_have_the_ids_of_each_encoded_separately(name
     check()
 
 
-def test_a_text_on_which_the_library_panics_has_the_ids_of_the_unbounded_engine(tiktoken_cache: Path) -> None:
-    tokenizer, encoding = by_name("gpt2"), tiktoken.get_encoding("gpt2")
+def test_a_text_on_which_the_library_panics_has_the_ids_of_the_unbounded_engine(vocabulary: Vocabulary) -> None:
+    definition = vocabulary("gpt2")
+    tokenizer, encoding = load_tokenizer(definition), encoding_of(definition)
     text = " " * 1_000_000 + "x"
     with pytest.raises(BaseException, match=r"[Rr]egex|backtracking|StackOverflow|unwrap"):
         encoding.encode_ordinary(text)
     assert encode_each(tokenizer, ["before", text, "after"]) == [
-        [*encoding.encode_ordinary("before"), 50256],
-        [*encoding._encode_only_native_bpe(text), 50256],
-        [*encoding.encode_ordinary("after"), 50256],
+        [*encoding.encode_ordinary("before"), encoding.eot_token],
+        [*encoding._encode_only_native_bpe(text), encoding.eot_token],
+        [*encoding.encode_ordinary("after"), encoding.eot_token],
     ]
 
 
-def test_bos_can_be_the_end_of_text_token(tiktoken_cache: Path) -> None:
+def test_bos_can_be_the_end_of_text_token(vocabulary: Vocabulary) -> None:
+    definition = vocabulary("gpt2")
+    plain, marked = load_tokenizer(definition), load_tokenizer(definition | {"bos": EOT})
     texts = ["one", "", EOT, f"{EOT}two", "three"]
-    expected = [[50256, *ids] for ids in encode_each(by_name("gpt2"), texts)]
-    assert encode_each(by_name("gpt2", bos=EOT), texts) == expected
-    assert encode_each(by_name("gpt2", bos=EOT), texts[:2]) == expected[:2]
+    expected = [[plain.eot_id, *ids] for ids in encode_each(plain, texts)]
+    assert encode_each(marked, texts) == expected
+    assert encode_each(marked, texts[:2]) == expected[:2]
 
 
 # Fingerprints
@@ -143,9 +151,12 @@ def test_every_part_of_a_definition_changes_the_fingerprint(tmp_path: Path) -> N
     assert from_file(path, eot=EOT).fingerprint == tokenizers[0].fingerprint
 
 
-def test_fingerprints_are_pinned(tiktoken_cache: Path) -> None:
-    """The name of every version depends on them: a change here gives every dataset a new version."""
+# The name of every version depends on them: a change here gives every dataset a new version.
+def test_the_fingerprint_of_bytes_is_pinned() -> None:
     assert load_tokenizer({"kind": "byte"}).fingerprint[:16] == "ba82a41214cfe89a"
+
+
+def test_the_fingerprint_of_gpt2_is_pinned(tiktoken_cache: Path) -> None:
     assert by_name("gpt2").fingerprint[:16] == "6d6c4edc118d929b"
 
 
