@@ -83,15 +83,20 @@ class Reader(SourceReader):
             if name in BUILDERS:
                 root = root_of(filesystem_of(str(self._options["data_files"]))[1])
             found = [found_file(url.removeprefix(root), url, url) for url in dataset.urls]
+        options: dict[str, Any] = {}
         if dataset.kind is not None and self._take is None:
-            return [replace(one, options={"kind": dataset.kind, "delimiter": dataset.delimiter}) for one in found]
-        is_one = self._take is not None or dataset.num_shards() != len(dataset.urls)
-        options = {"stream": True} if is_one else {}
-        if commit:
-            settings = _hub_settings(name, commit)
-            prints = [joined_fingerprint([str(file.fingerprint), *settings]) for file in found]
-            return [replace(file, options=options, fingerprint=of) for file, of in zip(found, prints, strict=True)]
-        return [replace(file, options=options, sides=_local_settings(name)) for file in found]
+            options = {"kind": dataset.kind, "delimiter": dataset.delimiter}
+            if dataset.delimiter == ",":  # nothing that a file of settings says decides how we read
+                return [replace(file, options=options) for file in found]
+        elif self._take is not None or dataset.num_shards() != len(dataset.urls):
+            options = {"stream": True}
+        if commit is None:
+            return [replace(file, options=options, sides=_local_settings(name)) for file in found]
+        settings = _hub_settings(name, commit)
+        return [
+            replace(file, options=options, fingerprint=joined_fingerprint([str(file.fingerprint), *settings]))
+            for file in found
+        ]
 
     def _dataset(self, commit: str | None) -> Dataset:
         get = self._options.get
