@@ -67,7 +67,7 @@ def _list_datasets(store: Store, names: list[str], out: Output) -> Result:
 
 
 def _list_versions(store: Store, out: Output) -> Result:
-    """List the versions, newest first, and the damage to manifests."""
+    """List the versions, newest first, and why manifests can't be read."""
     from tokenloom.tasks.report.catalogue import list_versions
 
     names = list(filter(VERSION_PATTERN.match, store.names("versions")))
@@ -93,7 +93,7 @@ def _list_versions(store: Store, out: Output) -> Result:
 
 
 def _cells(version: Json) -> list[str | int]:
-    counts: list[str | int] = ["damaged"] * 3
+    counts: list[str | int] = ["unreadable"] * 3
     if version["damage"] is None:
         counts = [version["documents"], version["tokens"], shown_bytes(version["bytes"])]
     short = [shortened(printable_line(text), _MAX_TEXT) for text in (version["by"] or "-", ", ".join(version["tags"]))]
