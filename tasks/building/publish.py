@@ -238,6 +238,7 @@ def _build_record(
         gates=[],
         at=tag_moves.now(),
         by=tag_moves.user(),
+        version=plan.build.version,
     )
 
 
