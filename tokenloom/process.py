@@ -1,4 +1,4 @@
-"""This process: how many cores it may use, whether it ends, and pyarrow without pandas.
+"""Processes of this machine: cores, names that no other process has, and pyarrow without pandas.
 
 pyarrow imports pandas, where it is installed, when it makes its first scalar or array. That takes a third of a second,
 which is most of the start of a worker, and a build has no use for it.
@@ -66,3 +66,34 @@ def let_pandas_in() -> None:
 def is_ending() -> bool:
     """Return whether the program is exiting; it waits for this thread, whose requests can no longer succeed."""
     return not threading.main_thread().is_alive()
+
+
+def process_name(pid: int) -> str:
+    """Return a name that no other process ever has, on any machine: BOOT-NAMESPACE-PID-START.
+
+    "" if there is no such process, or if the system does not say: without /proc, or with that of another namespace.
+    """
+    try:
+        is_ours = os.readlink("/proc/self") == str(os.getpid())
+        boot = (
+            Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        )  # of this start of the kernel
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="latin-1").rpartition(") ")[2].split()
+    except OSError:
+        return ""
+    return f"{boot}-{namespace}-{pid}-{fields[19]}" if is_ours else ""
+
+
+def has_ended(name: str) -> bool | None:
+    """Return whether the process with a process_name has ended; None if that can't be known here."""
+    place, _, pid = name.rpartition("-")[0].rpartition("-")
+    if not place or not process_name(os.getpid()).startswith(place):
+        return None
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # another user's, which /proc may hide
+        return None
+    return process_name(int(pid)) != name

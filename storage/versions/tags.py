@@ -85,8 +85,9 @@ def read_entry(store: Store, tag: str, number: int, data: bytes | None = None) -
         raise FormatError(f"{place}: an entry of the log is missing; restore it") from error
     entry = decode_record(TagEntry, parse_json(data, place, is_signed=True), place)
     if (entry.tag or tag, entry.number) != (tag, number):
-        original = f"entry {entry.number} of {entry.tag or tag}"
-        raise FormatError(f"{place}: it is a copy of {original} under another name; remove it")
+        raise FormatError(
+            f"{place}: it is a copy of entry {entry.number} of {entry.tag or tag} under another name; remove it"
+        )
     return entry
 
 
