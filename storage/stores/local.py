@@ -169,7 +169,7 @@ class LocalStore(Store):
                 for folder in (final.parent, temporaries):
                     self._check_inside(folder)
                     make_folder(folder)
-                temporary = temporaries / f"{final.name}.{process_name(os.getpid())}.{os.urandom(8).hex()}"
+                temporary = temporaries / f"{final.name[:40]}.{process_name(os.getpid())}.{os.urandom(8).hex()}"
                 with local_files.writing_atomically(final, temporary, durable=durable, exclusive=exclusive) as file:
                     yield file
         except FileNotFoundError as error:  # another program has deleted work/
