@@ -175,7 +175,7 @@ def recorded_spec(store: Store, manifest: Manifest) -> BuildSpec:
     from tokenloom.spec.build_spec import BuildSpec
 
     path = version_path(manifest.version, BUILD)
-    build = decode_build(store.read(path), store.place(path), manifest.version)
+    build = decode_build(store.read(path), store.place(path))
     spec = checked_spec(BuildSpec.model_validate(build.spec), manifest, BUILD)
     if spec.documents.transform:
         raise SpecError("documents.transform is code, which runs only if --spec names it")

@@ -7,12 +7,15 @@ which is most of the start of a worker, and a build has no use for it.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+
+_NAME = re.compile(r"(([0-9a-f-]{36}-\d+-)(\d+)-\d+)")
 
 
 def num_cores() -> int:
@@ -85,15 +88,10 @@ def process_name(pid: int) -> str:
     return f"{boot}-{namespace}-{pid}-{fields[19]}" if is_ours else ""
 
 
-def has_ended(name: str) -> bool | None:
-    """Return whether the process with a process_name has ended; None if that can't be known here."""
-    place, _, pid = name.rpartition("-")[0].rpartition("-")
-    if not place or not process_name(os.getpid()).startswith(place):
+def has_ended(text: str) -> bool | None:
+    """Return whether the process whose process_name a text has in it has ended; None if that can't be known here."""
+    found = _NAME.search(text)
+    # The first process runs as long as the others; where /proc hides it, it hides those of other users.
+    if found is None or not process_name(1).startswith(found[2]):
         return None
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:  # another user's, which /proc may hide
-        return None
-    return process_name(int(pid)) != name
+    return process_name(int(found[3])) != found[1]

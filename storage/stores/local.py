@@ -202,7 +202,7 @@ class LocalStore(Store):
         before = time.time() - STALE_SECONDS
         freed = []
         for path, file in self.files_below(TMP).items():
-            has_writer_ended = has_ended(path.rpartition(".")[0].rpartition(".")[2])
+            has_writer_ended = has_ended(path)
             if has_writer_ended or (has_writer_ended is None and file.modified < before):
                 self.remove(path)
                 freed.append(file.num_bytes)

@@ -44,7 +44,7 @@ class BuildRecord:
     `spec` is the whole spec with its secrets redacted, `inputs` are URLs, `seconds` are by step, `measured` is what the
     checks before publishing found, `encoders` are the fast encoders, by name and version. `statistics` are by split,
     `encoded` and `marks` by source; `gates` are those that the spec sets. `at` (ISO 8601 in UTC) and `by` say when
-    and by whom it was published, `version` what.
+    and by whom it was published.
     """
 
     spec: JsonObject
@@ -61,22 +61,18 @@ class BuildRecord:
     at: str
     by: str
     marks: dict[str, MarkCounts] = field(default_factory=dict, metadata={"absent": {}})
-    version: str | None = field(default=None, metadata={"absent": None})
 
 
-def decode_build(data: bytes, place: str, version: str) -> BuildRecord:
-    """Return the record in the bytes of a version's build.json; raises FormatError if damaged or another's."""
-    build = decode_record(BuildRecord, parse_json(data, place), place)
-    if build.version not in (None, version):
-        raise FormatError(f"{place}: it is the build.json of {build.version}, not of {version}")
-    return build
+def decode_build(data: bytes, place: str) -> BuildRecord:
+    """Return the record in the bytes of build.json; raises FormatError if they are damaged."""
+    return decode_record(BuildRecord, parse_json(data, place), place)
 
 
 def find_build_record(store: Store, version: str) -> BuildRecord | None:
-    """Return the build.json of a version; None if it is missing, damaged or another's."""
+    """Return the build.json of a version; None if it is missing or damaged."""
     path = version_path(version, BUILD)
     try:
-        return decode_build(store.read_all([path])[0] or b"", path, version)
+        return decode_build(store.read_all([path])[0] or b"", path)
     except FormatError:  # no checksum covers it, and nothing depends on it
         return None
 

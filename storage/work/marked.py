@@ -66,12 +66,14 @@ def read_copies(store: Store, name: str, index: int, start: int, end: int) -> ND
     if start == end:
         return np.empty(0, np.uint8)
     path, first, last = copies_path(name, index), start // _ROWS, (end - 1) // _ROWS + 1
-    with reading_work_file(store, path):
-        data = store.read_range(path, first * _BLOCK, last * _BLOCK)
-        blocks = np.frombuffer(data, np.uint8).reshape(-1, _BLOCK)
-        for number, block in enumerate(map(bytes, blocks), first):
-            if _checksum(path, number, block[:_ROWS]) != block[_ROWS:]:
-                raise FormatError("its checksum does not match")
+    for is_last in (store.is_local, True):
+        with reading_work_file(store, path, is_last=is_last):
+            data = store.read_range(path, first * _BLOCK, last * _BLOCK)
+            blocks = np.frombuffer(data, np.uint8).reshape(-1, _BLOCK)
+            for number, block in enumerate(map(bytes, blocks), first):
+                if _checksum(path, number, block[:_ROWS]) != block[_ROWS:]:
+                    raise FormatError("its checksum does not match")
+            break
     return blocks[:, :_ROWS].reshape(-1)[start - first * _ROWS : end - first * _ROWS]
 
 

@@ -25,19 +25,21 @@ FOLDER = "work/spills"
 
 
 @contextmanager
-def reading_work_file(store: Store, path: str) -> Iterator[None]:
+def reading_work_file(store: Store, path: str, *, is_last: bool = True) -> Iterator[None]:
     """Delete a work file that the block finds damaged, and raise WorkError, also for one that is missing.
 
     Args:
         store: the dataset's store.
         path: the file's path, relative to the dataset's folder.
+        is_last: False to end the block only, so that the caller reads again: a network changes bits.
     """
     try:
         yield
     except (FileNotFoundError, FormatError, StoreError) as error:
         if isinstance(error, StoreError) and not store.is_damage(error):
             raise
-        raise damaged(store, path) from error
+        if is_last:
+            raise damaged(store, path) from error
 
 
 def damaged(store: Store, path: str) -> WorkError:
@@ -47,14 +49,21 @@ def damaged(store: Store, path: str) -> WorkError:
 
 
 def find_work_records(store: Store, paths: Sequence[str], kind: type[Record]) -> dict[str, Record]:
-    """Return the records in work files that are there, undamaged and under their own names, by path."""
+    """Return the records in work files that are there, undamaged and under their own names, by path, in order.
+
+    One that arrives damaged from a remote store is read once more.
+    """
     records = {}
     for path, data in zip(paths, store.read_all(paths), strict=True):
-        if data is not None:
+        for is_last in (store.is_local, True):
+            if data is None:
+                break
             with suppress(FormatError):
                 value = cast(JsonObject, parse_json(data, path, is_signed=True))
                 if value.get("path", path) == path:
                     records[path] = decode_record(kind, value, path)
+                break
+            data = None if is_last else store.read_all([path])[0]
     return records
 
 
@@ -124,17 +133,18 @@ def quarantine_path(spill_name: str) -> str:
 def find_partition_records(store: Store, spill_names: Iterable[str]) -> dict[str, PartitionRecord]:
     """Return the records of the complete partitions, by name; lists the folder once."""
     lengths = {f"{FOLDER}/{name}": num_bytes for name, num_bytes in store.lengths(FOLDER).items()}
-    names = {path: name for name in spill_names if (path := partition_record_path(name)) in lengths}
-    found = {names[path]: record for path, record in find_work_records(store, list(names), PartitionRecord).items()}
-    return {name: record for name, record in found.items() if _files(name, record).items() <= lengths.items()}
+    names = {partition_record_path(name): name for name in spill_names}
+    found = find_work_records(store, [path for path in names if path in lengths], PartitionRecord)
+    return {
+        names[path]: record for path, record in found.items() if _files(names[path], record).items() <= lengths.items()
+    }
 
 
 def remove_spills_of(store: Store, encoders: Collection[str]) -> int:
     """Delete the spills that fast encoders, by name and version, encoded; return how many partitions' they were."""
-    names = [name.removesuffix(".json") for name in store.lengths(FOLDER) if name.endswith(".json")]
-    found = find_work_records(store, list(map(partition_record_path, names)), PartitionRecord)
-    records = {name: found.get(partition_record_path(name)) for name in names}
-    removed = {name: record for name, record in records.items() if record and record.encoder in encoders}
+    names = [name.removesuffix(".json") for name in store.names(FOLDER) if name.endswith(".json")]
+    records = find_partition_records(store, names)
+    removed = {name: record for name, record in records.items() if record.encoder in encoders}
     for name, record in removed.items():
         store.remove(partition_record_path(name))  # first: without it no build uses the others
         store.remove_files(list(_files(name, record)))

@@ -238,7 +238,6 @@ def _build_record(
         gates=[],
         at=tag_moves.now(),
         by=tag_moves.user(),
-        version=plan.build.version,
     )
 
 

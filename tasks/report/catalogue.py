@@ -63,7 +63,7 @@ def list_versions(store: Store, names: Sequence[str]) -> dict[str, ListedVersion
             except FormatError as error:
                 listed.damage = f"{error}; `tokenloom verify {store.root}@{version}` says what to do"
             with suppress(FormatError):  # no checksum covers it, and nothing depends on it
-                listed.build = decode_build(build or b"", BUILD, version)
+                listed.build = decode_build(build or b"", BUILD)
     return dict(sorted(found.items(), key=lambda item: (item[1].at, item[0]), reverse=True))
 
 

@@ -102,7 +102,7 @@ def manifest_json(store: Store, version: str) -> dict[str, Any]:
 
 def build_record(store: Store, version: str) -> BuildRecord:
     """Return the build.json of a version."""
-    return decode_build(store.read(version_path(version, BUILD)), BUILD, version)
+    return decode_build(store.read(version_path(version, BUILD)), BUILD)
 
 
 def listed_files(spec: BuildSpec, version: str, suffix: str = "") -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.builders.memory_store import MemoryStore
 from tokenloom.errors import WorkError
 from tokenloom.storage.formats.manifest import FileEntry
 from tokenloom.storage.formats.records import canonical_json, sign
 from tokenloom.storage.formats.statistics import DocumentCounts, DocumentStatistics, EncodedCounts, MarkCounts
 from tokenloom.storage.stores.local import LocalStore
+from tokenloom.storage.stores.store import Store
+from tokenloom.storage.work import records
 from tokenloom.storage.work.marked import MarkedPartition, copies_path, find_marked, read_copies, write_copies
 from tokenloom.storage.work.plans import PlanRecord, plan_path, planned_spills
 from tokenloom.storage.work.records import (
@@ -40,6 +44,7 @@ from tokenloom.storage.work.records import (
     write_assignment,
     write_work_record,
 )
+from tokenloom.storage.work.spill import Spill, SpillDocuments, write_spill
 
 _NONE = DocumentCounts(0, 0)
 VERSION, SPILL = "0123456789abcdef", "0123abcd"
@@ -185,3 +190,82 @@ def test_numbers_of_copies_in_the_place_of_others_are_damage(change: str, tmp_pa
     store.replace(copies_path("bb", 1), changed)
     with pytest.raises(WorkError, match=r"bb\.001\.copies"):
         read_copies(store, "bb", 1, 900, 2100)
+
+
+class _BadNetwork(MemoryStore):
+    """A store whose first answers about some paths arrive with a changed bit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_changed: Counter[str] = Counter()
+
+    def _arrived(self, path: str, data: bytes) -> bytes:
+        if self.num_changed[path] <= 0:
+            return data
+        self.num_changed[path] -= 1
+        return data[:20] + bytes([data[20] ^ 1]) + data[21:]
+
+    def read(self, path: str) -> bytes:
+        return self._arrived(path, super().read(path))
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        return self._arrived(path, self.files[path][0][start:end])
+
+
+def _written_spill(store: Store) -> SpillCounts:
+    lengths = np.full(10, 3, np.uint32)
+    return write_spill(
+        store,
+        SPILL,
+        0,
+        SpillDocuments(
+            split=np.zeros(10, np.uint8),
+            key=np.arange(10, dtype=np.uint64),
+            content=np.zeros((10, 2), np.uint64),
+            row=np.arange(10, dtype=np.uint64),
+            num_tokens=lengths,
+            tokens=np.arange(30, dtype=np.uint16),
+            id_bytes=np.zeros(10, np.uint32),
+            ids=np.zeros(0, np.uint8),
+        ),
+        1,
+        {},
+    )
+
+
+@pytest.mark.parametrize("num_changed", [0, 1, 2])
+@pytest.mark.parametrize("kind", ["spill header", "spill body", "copies", "assignment", "record"])
+def test_a_work_file_counts_as_damaged_once_it_arrived_damaged_twice(kind: str, num_changed: int) -> None:
+    store = _BadNetwork()
+    counts, path = _written_spill(store), spill_path(SPILL, 0)
+    if kind == "spill body":
+        spill = Spill(store, SPILL, 0, counts.bytes, counts.checksum)
+
+    def read() -> object:
+        if kind == "copies":
+            return bool(read_copies(store, "bb", 0, 0, 9).tolist() == [1] * 9)
+        if kind == "assignment":
+            return read_assignment.__wrapped__("", VERSION, digest) == ASSIGNMENT
+        if kind == "record":
+            return find_work_records(store, [SHARD_PATH], ShardRecord) == {SHARD_PATH: SHARD}
+        if kind == "spill header":
+            return Spill(store, SPILL, 0, counts.bytes, counts.checksum).num_documents == [10]
+        return [part.tolist() for part in spill.tokens(0, 30)] == [[*range(30)]]
+
+    if kind == "copies":
+        write_copies(store, "bb", 0, np.ones(9, np.uint8))
+        path = copies_path("bb", 0)
+    digest = write_assignment(store, VERSION, ASSIGNMENT).digest
+    write_work_record(store, SHARD_PATH, SHARD)
+    path = {"assignment": build_path(VERSION, f"assignment-{digest}.json"), "record": SHARD_PATH}.get(kind, path)
+    store.num_changed[path] = num_changed
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "open_store", lambda _: store)
+        if num_changed < 2:
+            assert read() is True
+        elif kind == "record":
+            assert read() is False
+        else:
+            with pytest.raises(WorkError):
+                read()
+    assert store.exists(path) == (num_changed < 2 or kind == "record")
