@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -27,6 +28,9 @@ from tokenloom.wording import counted, shown_age, shown_bytes
 
 DAY = 24 * 3600.0
 _FILES_AT_ONCE = 1000  # deleted in one request, where the store can
+_VERSIONS_AT_ONCE = 32  # whose manifests are in memory, and gone, while the tags are read again
+_REQUESTS_AT_ONCE = 16
+_BUILT = "a build has just begun to make it, or has published it"
 _PROBE = f"{TMP}/exclusive"  # stays: the next build asks with it whether the store creates exclusively
 _OF_VERSION = re.compile(rf"(?:versions|{BUILDS}|{PLANS}|{REPORTS})/([0-9a-f]{{16}})(?:/|\.json\Z|\.html\Z)")
 
@@ -94,10 +98,6 @@ class Collected:
         return asdict(self) | {"kept": [{"version": version, "why": why} for version, why in self.kept.items()]}
 
 
-class _InUse(Exception):
-    """A version is used after all; the message names its user."""
-
-
 def collect(store: Store, policy: Policy, *, delete: bool = False) -> Collected:
     """Find and delete the versions and files of a dataset that nothing keeps.
 
@@ -113,14 +113,14 @@ def collect(store: Store, policy: Policy, *, delete: bool = False) -> Collected:
     if not is_dataset(store):
         raise StoreError(f"{store.root}: no such dataset; name STORE/DATASET")
     collected, before = Collected(str(store.root).rpartition("/")[2], delete), time.time() - policy.grace_seconds
-    for status in survey(tagged_versions(store), store.files_below(""), policy):
-        try:
-            if status.kept:
-                raise _InUse(status.kept)
-            if delete:
-                _delete_version(store, status.version, before)
-        except _InUse as error:
-            collected.kept[status.version] = str(error)
+    statuses = survey(tagged_versions(store), store.files_below(""), policy)
+    unused = [status.version for status in statuses if not status.kept]
+    used: dict[str, str] = {}
+    for start in range(0, len(unused) if delete else 0, _VERSIONS_AT_ONCE):
+        used |= _delete_versions(store, unused[start : start + _VERSIONS_AT_ONCE], before)
+    for status in statuses:
+        if why := status.kept or used.get(status.version):
+            collected.kept[status.version] = why
         else:
             collected.deleted.append(status.version)
             collected.bytes += status.bytes
@@ -129,7 +129,7 @@ def collect(store: Store, policy: Policy, *, delete: bool = False) -> Collected:
             collected.leftovers[kind] = len(files)
             collected.bytes += sum(file.num_bytes for file in files.values())
             if delete:
-                _remove(store, list(files))
+                store.remove_files(list(files))
     return collected
 
 
@@ -162,51 +162,75 @@ def survey(tags_of: Mapping[str, list[str]], files: Mapping[str, StoredFile], po
     return statuses
 
 
-def _delete_version(store: Store, version: str, before: float) -> None:
-    """Delete a version: its manifest, then the records of its shards, then its files that were written `before`.
+def _delete_versions(store: Store, versions: Sequence[str], before: float) -> dict[str, str]:
+    """Delete versions: their manifests, then the records of their shards, then their files that were written `before`.
 
     A tag or a plan that is written after the last look finds no manifest and no record.
 
-    Raises:
-        _InUse: a tag or a build uses it by now; it is there as it was, or a build makes it again.
-        FormatError: the newest entry of a tag is damaged.
+    Returns:
+        Why a version is used after all, for each that is: it is there as it was, or a build makes it again.
+
+    Raises FormatError if the newest entry of a tag is damaged; the manifests are there then.
     """
-    path = version_path(version, MANIFEST)
-    _refuse_used(store, version, before)
-    manifest = store.read_all([path])[0]
-    store.remove(path)
+    used = _find_used(store, versions, before)
+    unused = [version for version in versions if version not in used]
+    paths = [version_path(version, MANIFEST) for version in unused]
+    manifests = store.read_all(paths)
+    restored: Collection[str] = unused  # unless the second look says which
     try:
-        _refuse_used(store, version, before)
-    except BaseException:
-        if manifest is not None:
-            with suppress(FileExistsError):  # a build has just published it
-                store.create(path, manifest)
-        raise
-    for folder in (f"{BUILDS}/{version}", version_path(version)):
-        while True:
-            _refuse_planned(store, version, before)
-            old = [path for path, file in store.files_below(folder).items() if file.modified < before]
-            if not old:
-                break
-            store.remove_files(old[:_FILES_AT_ONCE])
-        store.remove_empty_folders(folder)
+        store.remove_files(paths)
+        used |= _find_used(store, unused, before)
+        restored = used
+    finally:
+        for version, path, manifest in zip(unused, paths, manifests, strict=True):
+            if manifest is not None and version in restored:
+                with suppress(FileExistsError):  # it is still there, or a build has just published it
+                    store.create(path, manifest)
+    folders = list[str]()
+    for version in unused:
+        if version not in used and not _delete_files(store, version, before):
+            used[version] = _BUILT
+        if version not in used:
+            folders += _folders(version)
+    with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:  # a disk takes a millisecond for each
+        list(threads.map(store.remove_empty_folders, folders))
+    return used
+
+
+def _folders(version: str) -> tuple[str, str]:
+    """Return the folder with the records of a version's build, then that of its files."""
+    return f"{BUILDS}/{version}", version_path(version)
+
+
+def _find_used(store: Store, versions: Iterable[str], before: float) -> dict[str, str]:
+    """Return the versions that a tag names, or whose manifest or plan was not written `before`, and which of these."""
+    tags_of = tagged_versions(store)
+    used = {}
+    for version in versions:
+        if version in tags_of:
+            used[version] = f"tagged {', '.join(tags_of[version])}"
+        elif any(_is_young(store, path, before) for path in (version_path(version, MANIFEST), plan_path(version))):
+            used[version] = _BUILT
+    return used
+
+
+def _is_young(store: Store, path: str, before: float) -> bool:
+    file = store.status(path)
+    return file is not None and file.modified >= before
+
+
+def _delete_files(store: Store, version: str, before: float) -> bool:
+    """Delete the files of a version that were written `before`; return False if a build begins to make it."""
+    for folder in _folders(version):
+        old = [path for path, file in store.files_below(folder).items() if file.modified < before]
+        for start in range(0, len(old), _FILES_AT_ONCE):
+            if _is_young(store, plan_path(version), before):
+                return False
+            store.remove_files(old[start : start + _FILES_AT_ONCE])
+    if _is_young(store, plan_path(version), before):
+        return False
     store.remove(plan_path(version))
-
-
-def _refuse_used(store: Store, version: str, before: float) -> None:
-    """Raise _InUse if a tag names a version, or its manifest or plan was not written `before`."""
-    if names := tagged_versions(store).get(version):
-        raise _InUse(f"tagged {', '.join(names)}")
-    manifest = store.status(version_path(version, MANIFEST))
-    if manifest is not None and manifest.modified >= before:
-        raise _InUse("a build has just published it")
-    _refuse_planned(store, version, before)
-
-
-def _refuse_planned(store: Store, version: str, before: float) -> None:
-    plan = store.status(plan_path(version))
-    if plan is not None and plan.modified >= before:
-        raise _InUse("a build has just begun to make it")
+    return True
 
 
 def _leftovers(store: Store, before: float, versions: Collection[str]) -> dict[str, dict[str, StoredFile]]:
@@ -237,11 +261,6 @@ def _leftovers(store: Store, before: float, versions: Collection[str]) -> dict[s
         "temporary files": {path: file for path, file in old(TMP).items() if path != _PROBE},
         "reports": {path: file for path, file in old(REPORTS).items() if is_gone(path)},
     }
-
-
-def _remove(store: Store, paths: list[str]) -> None:
-    for start in range(0, len(paths), _FILES_AT_ONCE):
-        store.remove_files(paths[start : start + _FILES_AT_ONCE])
 
 
 #: the folders of a dataset by the part that they belong to

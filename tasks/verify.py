@@ -107,7 +107,7 @@ def open_version(reference: str) -> OpenedVersion:
 
     Raises:
         StoreError: the dataset, tag or version does not exist, or the store can't be read.
-        FormatError: the manifest is of a newer format.
+        FormatError: the manifest is of a newer format, or needs what this release does not know.
     """
     parsed = parse_reference(reference)
     store = dataset_store(parsed.store, parsed.dataset)
@@ -151,8 +151,8 @@ def _manifest(store: Store, version: str, damages: list[Damage]) -> Manifest | N
         value = parse_json(data, place, is_signed=True)
     if value is None:
         return None
-    if value.get("format_version") != FORMAT_VERSION:
-        read_manifest(data, place)  # outside of a block: it raises that this is a newer format, which is not damage
+    if value.get("format_version") != FORMAT_VERSION or value.get("needs"):
+        read_manifest(data, place)  # outside of a block: it raises that a newer release is needed, which is not damage
     trusted: Manifest | None = None
     with collecting_damage(store, path, damages):
         manifest = read_manifest(data, place, version)

@@ -1,4 +1,4 @@
-"""This process: how many cores it may use, whether it ends, and pyarrow without pandas.
+"""Processes of this machine: cores, names that no other process has, and pyarrow without pandas.
 
 pyarrow imports pandas, where it is installed, when it makes its first scalar or array. That takes a third of a second,
 which is most of the start of a worker, and a build has no use for it.
@@ -7,12 +7,15 @@ which is most of the start of a worker, and a build has no use for it.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+
+_NAME = re.compile(r"(([0-9a-f-]{36}-\d+-)(\d+)-\d+)")
 
 
 def num_cores() -> int:
@@ -66,3 +69,29 @@ def let_pandas_in() -> None:
 def is_ending() -> bool:
     """Return whether the program is exiting; it waits for this thread, whose requests can no longer succeed."""
     return not threading.main_thread().is_alive()
+
+
+def process_name(pid: int) -> str:
+    """Return a name that no other process ever has, on any machine: BOOT-NAMESPACE-PID-START.
+
+    "" if there is no such process, or if the system does not say: without /proc, or with that of another namespace.
+    """
+    try:
+        is_ours = os.readlink("/proc/self") == str(os.getpid())
+        boot = (
+            Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        )  # of this start of the kernel
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="latin-1").rpartition(") ")[2].split()
+    except OSError:
+        return ""
+    return f"{boot}-{namespace}-{pid}-{fields[19]}" if is_ours else ""
+
+
+def has_ended(text: str) -> bool | None:
+    """Return whether the process whose process_name a text has in it has ended; None if that can't be known here."""
+    found = _NAME.search(text)
+    # The first process runs as long as the others; where /proc hides it, it hides those of other users.
+    if found is None or not process_name(1).startswith(found[2]):
+        return None
+    return process_name(int(found[3])) != found[1]

@@ -1,7 +1,8 @@
 """The manifest of a version: its splits and shards, and the checksum of every file it lists.
 
 Its checksum is right whoever wrote it, so every field is checked too: names that become paths match their patterns,
-counts lie in [0, 2**63) and add up, checksums are hexadecimal. Fields that this release does not know are ignored.
+counts lie in [0, 2**63) and add up, checksums are hexadecimal. Fields that this release does not know are ignored;
+what a reader must know to use the data is named in `needs`, and a name that this release does not know is refused.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tokenloom.storage.formats.records import (
     parse_json,
     sha256_of,
 )
+from tokenloom.wording import first_of
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -275,8 +277,17 @@ def version_name(identity: Mapping[str, object], inputs: list[tuple[str, str, st
     return sha256_of(parts)[:16]
 
 
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    """What a reader of a version must know; this release knows no entry."""
+
+    needs: list[str] = field(default_factory=list)
+
+
 def read_manifest(data: bytes, place: str, version: str | None = None) -> Manifest:
-    """Return the manifest in `data`; raises FormatError if it is damaged, of another format, or not a manifest.
+    """Return the manifest in `data`.
+
+    Raises FormatError if it is damaged, of another format, not a manifest, or needs what this release does not know.
 
     Args:
         data: the bytes of manifest.json.
@@ -291,6 +302,8 @@ def read_manifest(data: bytes, place: str, version: str | None = None) -> Manife
             raise FormatError(
                 f"{place}: manifest format {given}; this release reads format {FORMAT_VERSION}: update tokenloom"
             )
+        if needs := decode_record(_Needs, value, place).needs:
+            raise FormatError(f"{place}: it needs {first_of(needs)}, unknown to this release: update tokenloom")
         manifest = decode_record(Manifest, value, place)
         decode_record(_Spec, manifest.spec, place, "spec")
     finally:

@@ -1,13 +1,15 @@
 """A store in a local folder: durable, atomic writes under relative names.
 
 A file appears under its name complete or not at all: it is written under a unique name in work/tmp, synced, then
-renamed (`replace`, `writing`) or linked (`create`, which fails if the name exists), and its folder is synced. Work
-files (spills and their records) are not synced: their checksums show damage.
+renamed (`replace`, `writing`) or linked (`create`, which fails if the name exists), and its folder is synced. The
+unique name says which process writes the file. Work files (spills and their records) are not synced: their checksums
+show damage.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import stat
 import time
@@ -17,11 +19,13 @@ from pathlib import Path
 from typing import IO
 
 from tokenloom.errors import FormatError, StoreError, WorkError
+from tokenloom.process import has_ended, process_name
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.local_files import DAMAGE, open_regular, translate_errors
 from tokenloom.storage.stores.store import STALE_SECONDS, TMP, Store, StoredFile, cut_short
-from tokenloom.wording import locale_advice
+from tokenloom.wording import counted, locale_advice, shown_bytes
 
+_logger = logging.getLogger("tokenloom")
 _BLOCK_BYTES = 2**20  # a block stays in the processor's cache from one checksum to the next
 
 
@@ -63,7 +67,14 @@ class LocalStore(Store):
     def creates_exclusively(self) -> bool:
         """Return True; raise StoreError if it can't be written, or not exclusively. Leaves nothing, also no folder."""
         with translate_errors(self.root, "written"):
-            _check_exclusive(self.local(TMP))
+            probe = local_files.existing_parent(self.local(TMP)) / f".tokenloom.{os.urandom(16).hex()}"
+            final = probe.with_name(f"{probe.name}.linked")
+            try:
+                probe.touch(exist_ok=False)
+                local_files.name_exclusively(probe, final)
+            finally:
+                for path in (probe, final):
+                    path.unlink(missing_ok=True)
         return True
 
     def free_bytes(self) -> int | None:
@@ -158,7 +169,7 @@ class LocalStore(Store):
                 for folder in (final.parent, temporaries):
                     self._check_inside(folder)
                     make_folder(folder)
-                temporary = temporaries / f"{final.name}.{os.urandom(16).hex()}"
+                temporary = temporaries / f"{final.name[:40]}.{process_name(os.getpid())}.{os.urandom(8).hex()}"
                 with local_files.writing_atomically(final, temporary, durable=durable, exclusive=exclusive) as file:
                     yield file
         except FileNotFoundError as error:  # another program has deleted work/
@@ -187,11 +198,17 @@ class LocalStore(Store):
                 os.rmdir(place)
 
     def remove_stale_temporaries(self) -> None:
-        """Delete what killed processes left in work/tmp more than a day ago."""
+        """Delete what ended processes of this machine left in work/tmp, and what others left more than a day ago."""
         before = time.time() - STALE_SECONDS
+        freed = []
         for path, file in self.files_below(TMP).items():
-            if file.modified < before:
+            has_writer_ended = has_ended(path)
+            if has_writer_ended or (has_writer_ended is None and file.modified < before):
                 self.remove(path)
+                freed.append(file.num_bytes)
+        if freed:
+            files = counted(len(freed), "unfinished file")
+            _logger.warning("removed %s of processes that ended: %s freed", files, shown_bytes(sum(freed)))
 
 
 def make_folder(folder: Path) -> None:
@@ -204,15 +221,3 @@ def make_folder(folder: Path) -> None:
     except FileExistsError as error:  # callers of `create` would read it as "another writer was first"
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
     local_files.sync_folder(folder.parent)
-
-
-def _check_exclusive(folder: Path) -> None:
-    """Raise OSError unless files can be named exclusively in `folder` or its nearest parent; leaves no file there."""
-    probe = local_files.existing_parent(folder) / f".tokenloom.{os.urandom(16).hex()}"
-    final = probe.with_name(f"{probe.name}.linked")
-    try:
-        probe.touch(exist_ok=False)
-        local_files.name_exclusively(probe, final)
-    finally:
-        for path in (probe, final):
-            path.unlink(missing_ok=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TMP = "work/tmp"  # unfinished files and probes of a dataset
 MAX_TRANSFERS = 3  # attempts to transfer a file, or a part of it, that arrives damaged
-STALE_SECONDS = 24 * 3600  # a temporary file of this age belongs to a killed process
+STALE_SECONDS = 24 * 3600  # a temporary file of this age belongs to a killed process, where no more is known
 
 _LARGE_BYTES = 16 * 2**20  # block size in announced ranges
 BLOCK_BYTES = 2**20  # block size elsewhere
@@ -210,7 +210,10 @@ class Store(ABC):
 
     @abstractmethod
     def remove_stale_temporaries(self) -> None:
-        """Delete the unfinished files that killed processes left more than a day ago."""
+        """Delete the unfinished files that processes left more than a day ago.
+
+        A local store deletes at once those of processes of this machine that have ended, and logs what that freed.
+        """
 
 
 class StoreFile(io.RawIOBase):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tokenloom.storage.formats.shard import ShardHeader
 
 REPORTS = "reports"
+_REQUESTS_AT_ONCE = 16  # on a cold disk, too
 TOKENIZER = "tokenizer/"  # the names of a version's tokenizer files begin with it
 
 
@@ -46,8 +47,14 @@ def is_published(store: Store, version: str) -> bool:
 
 
 def published_versions(store: Store) -> list[str]:
-    """Return the names of all visible versions, sorted by name."""
-    return [v for v in store.names("versions") if VERSION_PATTERN.match(v) and is_published(store, v)]
+    """Return the names of all visible versions, the newest first by the store's clock."""
+    from concurrent.futures import ThreadPoolExecutor  # a reader lists no versions
+
+    names = list(filter(VERSION_PATTERN.match, store.names("versions")))
+    with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
+        files = threads.map(store.status, [version_path(name, MANIFEST) for name in names])
+    published = [(-file.modified, name) for name, file in zip(names, files, strict=True) if file]
+    return [name for _, name in sorted(published)]
 
 
 def refuse_deleted(store: Store, version: str) -> None:

@@ -29,7 +29,7 @@ def move(store: Store, tag: str, version: str, seen_number: int, reason: str) ->
         StoreError: the store can't be written.
     """
     previous = read_entry(store, tag, seen_number).version if seen_number else None
-    entry = TagEntry(version, previous, now(), user(), reason, seen_number + 1)
+    entry = TagEntry(version, previous, now(), user(), reason, seen_number + 1, tag)
     store.create(entry_path(tag, entry.number), sign(entry))
     return entry
 

@@ -1,17 +1,17 @@
 """Tags: movable names of versions, each a log of numbered entries, `tags/TAG/00000001.json` and so on.
 
 Each entry is created exclusively and never changes, so one of two movers gets an error. The highest number is the
-current entry. An entry says its number too, so that a copy under another name is found.
+current entry. An entry says its tag and its number too, so that a copy under another name is found.
 """
 
 from __future__ import annotations
 
 import re
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tokenloom.errors import FormatError
-from tokenloom.storage.formats.manifest import VersionName
+from tokenloom.storage.formats.manifest import Name, VersionName
 from tokenloom.storage.formats.records import decode_record, parse_json
 from tokenloom.storage.stores.store import Store
 
@@ -30,6 +30,7 @@ class TagEntry:
     by: str
     reason: str
     number: int
+    tag: Name | None = field(default=None, metadata={"absent": None})
 
 
 def entry_path(tag: str, number: int) -> str:
@@ -83,8 +84,10 @@ def read_entry(store: Store, tag: str, number: int, data: bytes | None = None) -
     except FileNotFoundError as error:
         raise FormatError(f"{place}: an entry of the log is missing; restore it") from error
     entry = decode_record(TagEntry, parse_json(data, place, is_signed=True), place)
-    if entry.number != number:
-        raise FormatError(f"{place}: it is a copy of entry {entry.number} under another name; remove it")
+    if (entry.tag or tag, entry.number) != (tag, number):
+        raise FormatError(
+            f"{place}: it is a copy of entry {entry.number} of {entry.tag or tag} under another name; remove it"
+        )
     return entry
 
 

@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from tokenloom.errors import StoreError
@@ -49,7 +49,8 @@ def planned_spills(store: Store, versions: Iterable[str]) -> set[str]:
 def building(store: Store, version: str) -> Iterator[WritePlan]:
     """Write the plan of a version, and renew it each day while the block runs.
 
-    It stays afterwards, so that a build that was killed finds its work again within gc's grace.
+    It stays afterwards, so that a build that was killed finds its work again within gc's grace. If the block fails, the
+    unfinished files of its workers are deleted.
 
     Yields:
         A function that writes the plan again, with further names of spills that the build reads.
@@ -76,6 +77,11 @@ def building(store: Store, version: str) -> Iterator[WritePlan]:
     thread.start()
     try:
         yield write
+    except BaseException:
+        if store.is_local:
+            with suppress(StoreError):  # the block's own error says more
+                store.remove_stale_temporaries()  # of its workers, which have been killed
+        raise
     finally:
         ended.set()
         thread.join()

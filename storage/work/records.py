@@ -1,7 +1,8 @@
 """The records of a build in work/: of each partition, of the assignment, and of each shard.
 
 A record is written after the files that it lists. A build that finds a record and its files need not make them again.
-A work file that a build needs and finds missing or damaged is deleted, and ends the build.
+A record says its own path, so a copy under another name counts as missing. A work file that a build needs and finds
+missing or damaged is deleted, and ends the build.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
+from typing import cast
 
 from tokenloom.errors import FormatError, StoreError, WorkError
 from tokenloom.storage.formats.manifest import ShardEntry
-from tokenloom.storage.formats.records import Record, decode_record, parse_json, sign
+from tokenloom.storage.formats.records import JsonObject, Record, decode_record, fields_of, parse_json, sha256_of, sign
 from tokenloom.storage.formats.statistics import DocumentCounts, DocumentStatistics, EncodedCounts, MarkCounts
 from tokenloom.storage.stores import open_store
 from tokenloom.storage.stores.store import Store
@@ -23,19 +25,21 @@ FOLDER = "work/spills"
 
 
 @contextmanager
-def reading_work_file(store: Store, path: str) -> Iterator[None]:
+def reading_work_file(store: Store, path: str, *, is_last: bool = True) -> Iterator[None]:
     """Delete a work file that the block finds damaged, and raise WorkError, also for one that is missing.
 
     Args:
         store: the dataset's store.
         path: the file's path, relative to the dataset's folder.
+        is_last: False to end the block only, so that the caller reads again: a network changes bits.
     """
     try:
         yield
     except (FileNotFoundError, FormatError, StoreError) as error:
         if isinstance(error, StoreError) and not store.is_damage(error):
             raise
-        raise damaged(store, path) from error
+        if is_last:
+            raise damaged(store, path) from error
 
 
 def damaged(store: Store, path: str) -> WorkError:
@@ -45,18 +49,27 @@ def damaged(store: Store, path: str) -> WorkError:
 
 
 def find_work_records(store: Store, paths: Sequence[str], kind: type[Record]) -> dict[str, Record]:
-    """Return the records in work files that are there and undamaged, by path."""
+    """Return the records in work files that are there, undamaged and under their own names, by path, in order.
+
+    One that arrives damaged from a remote store is read once more.
+    """
     records = {}
     for path, data in zip(paths, store.read_all(paths), strict=True):
-        if data is not None:
+        for is_last in (store.is_local, True):
+            if data is None:
+                break
             with suppress(FormatError):
-                records[path] = decode_record(kind, parse_json(data, path, is_signed=True), path)
+                value = cast(JsonObject, parse_json(data, path, is_signed=True))
+                if value.get("path", path) == path:
+                    records[path] = decode_record(kind, value, path)
+                break
+            data = None if is_last else store.read_all([path])[0]
     return records
 
 
 def write_work_record(store: Store, path: str, record: Record) -> None:
     """Write a record as a work file; it need not survive a loss of power."""
-    store.replace(path, sign(record), durable=False)
+    store.replace(path, sign(fields_of(record) | {"path": path}), durable=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +133,18 @@ def quarantine_path(spill_name: str) -> str:
 def find_partition_records(store: Store, spill_names: Iterable[str]) -> dict[str, PartitionRecord]:
     """Return the records of the complete partitions, by name; lists the folder once."""
     lengths = {f"{FOLDER}/{name}": num_bytes for name, num_bytes in store.lengths(FOLDER).items()}
-    names = {path: name for name in spill_names if (path := partition_record_path(name)) in lengths}
-    found = {names[path]: record for path, record in find_work_records(store, list(names), PartitionRecord).items()}
-    return {name: record for name, record in found.items() if _files(name, record).items() <= lengths.items()}
+    names = {partition_record_path(name): name for name in spill_names}
+    found = find_work_records(store, [path for path in names if path in lengths], PartitionRecord)
+    return {
+        names[path]: record for path, record in found.items() if _files(names[path], record).items() <= lengths.items()
+    }
 
 
 def remove_spills_of(store: Store, encoders: Collection[str]) -> int:
     """Delete the spills that fast encoders, by name and version, encoded; return how many partitions' they were."""
-    names = [name.removesuffix(".json") for name in store.lengths(FOLDER) if name.endswith(".json")]
-    found = find_work_records(store, list(map(partition_record_path, names)), PartitionRecord)
-    records = {name: found.get(partition_record_path(name)) for name in names}
-    removed = {name: record for name, record in records.items() if record and record.encoder in encoders}
+    names = [name.removesuffix(".json") for name in store.names(FOLDER) if name.endswith(".json")]
+    records = find_partition_records(store, names)
+    removed = {name: record for name, record in records.items() if record.encoder in encoders}
     for name, record in removed.items():
         store.remove(partition_record_path(name))  # first: without it no build uses the others
         store.remove_files(list(_files(name, record)))
@@ -242,8 +256,8 @@ class Assignment:
     `parts` are those of the runs of all spills, in order, if there are any: then they are read in place of spills.
     `sources` are the names of the sources, `encoded` the counts of each. `not_read` and `quarantined` count rows
     of all inputs; those that were not read are among the filtered ones. `marks` are counts of
-    the documents of each source, {} without marks. `digest` is the end of the checksum of its file, and names
-    it: another build of the version may have other spills, or other runs.
+    the documents of each source, {} without marks. `digest` is that of all other fields, and names its file:
+    another build of the version may have other spills, or other runs.
     """
 
     spills: list[SpillEntry]
@@ -285,17 +299,18 @@ def read_assignment(root: str, version: str, digest: str) -> Assignment:
     A process reads it once, from the store at a path or URL.
     """
     store, path = open_store(root), build_path(version, f"{_ASSIGNMENT}{digest}.json")
-    with reading_work_file(store, path):
-        assignment = decode_record(Assignment, parse_json(store.read(path), path, is_signed=True), store.place(path))
-    return replace(assignment, digest=digest)
+    records = find_work_records(store, [path], Assignment)
+    if path not in records:
+        raise damaged(store, path)
+    return records[path]
 
 
 def write_assignment(store: Store, version: str, assignment: Assignment) -> Assignment:
     """Write an assignment of a version that is being built; return it with the digest of its content."""
-    data = sign(replace(assignment, digest=""))
-    digest = data[-18:-2].decode()
-    store.replace(build_path(version, f"{_ASSIGNMENT}{digest}.json"), data, durable=False)
-    return replace(assignment, digest=digest)
+    digest = sha256_of(replace(assignment, digest=""))[:16]
+    named = replace(assignment, digest=digest)
+    write_work_record(store, build_path(version, f"{_ASSIGNMENT}{digest}.json"), named)
+    return named
 
 
 @dataclass(slots=True)

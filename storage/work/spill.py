@@ -172,14 +172,16 @@ class Spill:
 
     def __init__(self, store: Store, name: str, index: int, num_bytes: int, checksum: str) -> None:
         self._store, self._path = store, spill_path(name, index)
-        with reading_work_file(store, self._path):
-            head = store.read_range(self._path, 0, min(_HEAD_BYTES, num_bytes))
-            header_bytes, json_bytes = _FIXED.unpack_from(head)[1:] if len(head) >= _FIXED.size else (0, 0)
-            if len(head) < header_bytes <= num_bytes:
-                head += store.read_range(self._path, len(head), header_bytes)
-            head = head[:header_bytes]
-            if xxhash.xxh3_128_hexdigest(head) != checksum:
-                raise FormatError("its header is not the one that its record names")
+        for is_last in (store.is_local, True):
+            with reading_work_file(store, self._path, is_last=is_last):
+                head = store.read_range(self._path, 0, min(_HEAD_BYTES, num_bytes))
+                header_bytes, json_bytes = _FIXED.unpack_from(head)[1:] if len(head) >= _FIXED.size else (0, 0)
+                if len(head) < header_bytes <= num_bytes:
+                    head += store.read_range(self._path, len(head), header_bytes)
+                head = head[:header_bytes]
+                if xxhash.xxh3_128_hexdigest(head) != checksum:
+                    raise FormatError("its header is not the one that its record names")
+                break
         info_end = _FIXED.size + json_bytes
         self.info: JsonObject = json.loads(head[_FIXED.size : info_end])
         #: the documents of each split
@@ -254,13 +256,15 @@ class Spill:
         length = _BLOCK_BYTES
         first, last = start // length, -(-end // length)
         block_start, block_end = first * length, min(last * length, self._body_bytes)
-        with reading_work_file(self._store, self._path):
-            data = memoryview(
-                self._store.read_range(self._path, self._body_start + block_start, self._body_start + block_end)
-            )
-            for block in range(first, last):
-                piece = data[(block - first) * length : (block - first + 1) * length]
-                checksum = self._checksums[block * _CHECKSUM_BYTES : (block + 1) * _CHECKSUM_BYTES]
-                if xxhash.xxh3_128_digest(piece) != checksum:
-                    raise FormatError(f"block {block} (of {length // 1024} KiB) is damaged")
+        start_of_body = self._body_start
+        for is_last in (self._store.is_local, True):
+            with reading_work_file(self._store, self._path, is_last=is_last):
+                read = self._store.read_range(self._path, start_of_body + block_start, start_of_body + block_end)
+                data = memoryview(read)
+                for block in range(first, last):
+                    piece = data[(block - first) * length : (block - first + 1) * length]
+                    checksum = self._checksums[block * _CHECKSUM_BYTES : (block + 1) * _CHECKSUM_BYTES]
+                    if xxhash.xxh3_128_digest(piece) != checksum:
+                        raise FormatError(f"block {block} (of {length // 1024} KiB) is damaged")
+                break
         return data[start - first * length : end - first * length]

@@ -156,8 +156,6 @@ def begin(export: Export) -> dict[str, FileRecord] | None:
         store.replace(BEGUN, note)
     elif store.read(BEGUN) != note:
         raise SpecError(f"{store.root}: it is another export that is not complete; delete it, or finish that export")
-    elif store.is_local:
-        store.remove_files(list(store.files_below(TMP)))
     else:
         store.remove_stale_temporaries()
     return None

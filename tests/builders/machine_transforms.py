@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
 import subprocess
+import time
 from pathlib import Path
+from typing import IO
+
+from tokenloom.storage.stores import local_files
 
 
 def _folder() -> Path:
@@ -54,3 +59,24 @@ def leave_little_memory(text: str) -> str:
     limit = pages * resource.getpagesize() + int((_folder() / "bytes").read_text())
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     return text
+
+
+def hang_while_writing(text: str) -> str:
+    """Let this worker hang in the middle of its next file, unless FOLDER/calm is there; see _write_half."""
+    if not (_folder() / "calm").exists():
+        local_files.write_all = _write_half
+    return text
+
+
+def _write_half(file: IO[bytes], data: bytes | memoryview) -> None:
+    """Write half of the data, and hang; the first process finds the disk full once three others hang."""
+    view = memoryview(data).cast("B")
+    file.write(view[: len(view) // 2])
+    file.flush()
+    try:
+        (_folder() / "full").touch(exist_ok=False)
+    except FileExistsError:
+        time.sleep(600)
+    while len(list(_folder().glob("store/data/work/tmp/*.spill.*"))) < 4:
+        time.sleep(0.02)
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

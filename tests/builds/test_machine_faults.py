@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -18,9 +19,11 @@ from typing import Any
 import pytest
 
 from tests.builders.datasets import build, built_alone, lines_spec, listed_files, make_spec, small_spec, write_jsonl
+from tests.builders.observing import messages_of_builds
 from tests.builders.refusals import assert_nothing_visible
 from tests.counts import FULL, SUMMARY, count
 from tests.drivers.kill_driver import find_incomplete
+from tests.servers.processes import is_running, wait_until
 from tokenloom.errors import TokenloomError, WorkerLost, WorkError
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.storage.stores.local import LocalStore
@@ -155,6 +158,72 @@ def test_a_disk_without_free_inodes_is_reported(tmp_path: Path, mounted: Path) -
     _assert_same_bytes(spec, build(spec).version, tmp_path)
 
 
+# What other workers were writing when a build ends
+
+
+def _hanging_spec(folder: Path, **fields: Any) -> BuildSpec:
+    """Return a spec of four files, each for a worker that hangs while it writes its spill."""
+    for number in range(4):
+        write_jsonl(folder / "data" / f"{number}.jsonl", [f"{number} {text}" for text in _TEXTS])
+    source = {"kind": "jsonl", "path": str(folder / "data" / "*.jsonl")}
+    return _with_transform(make_spec(folder / "store", [source], **fields), "hang_while_writing")
+
+
+def _unfinished(spec: BuildSpec) -> list[str]:
+    return LocalStore(Path(spec.store) / spec.dataset).names("work/tmp")
+
+
+@pytest.mark.slow
+def test_a_full_disk_leaves_no_temporary_of_any_of_four_workers(notes: Path) -> None:
+    spec = _hanging_spec(notes)
+    path = _written(spec, notes)
+    for number in range(2):
+        (notes / "full").unlink(missing_ok=True)
+        done = _build(path, "--workers", "4")
+        assert done.returncode == 1, done.stderr
+        assert "No space left on device" in done.stderr
+        assert "removed 3 unfinished files of processes that ended: " in done.stderr, number
+        assert _unfinished(spec) == []
+    (notes / "calm").touch()
+    done = _build(path, "--workers", "4")
+    assert done.returncode == 0, done.stderr
+    assert "unfinished" not in done.stderr
+    _assert_same_bytes(spec, json.loads(done.stdout)["version"], notes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_build_that_is_ended_leaves_no_temporary_and_one_beside_it_keeps_all_of_its_own(
+    notes: Path, number: signal.Signals
+) -> None:
+    (notes / "full").touch()  # so that all four hang
+    spec = _hanging_spec(notes)
+    command = [sys.executable, "-m", "tokenloom", "build", str(_written(spec, notes)), "--direct", "--workers", "4"]
+    with subprocess.Popen(command, cwd=_ROOT, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            wait_until(lambda: len(_unfinished(spec)) == 4, interval=0.05)
+            (notes / "calm").touch()
+            before = _unfinished(spec)
+            other = build(spec.model_copy(update={"seed": 1}), num_workers=2)
+            assert other.published
+            assert _unfinished(spec) == before
+        finally:
+            process.send_signal(number)
+        said = process.communicate(timeout=60)[1]
+    removed = "removed 4 unfinished files of processes that ended: "
+    if number == signal.SIGTERM:
+        assert removed in said
+        assert _unfinished(spec) == []
+    else:
+        workers = {int(name.rsplit(".", 2)[1].rsplit("-", 2)[1]) for name in before}
+        wait_until(lambda: not any(map(is_running, workers)), interval=0.05)
+    with messages_of_builds() as messages:
+        version = build(spec).version
+    assert any(removed in message for message in messages) == (number == signal.SIGKILL)
+    assert _unfinished(spec) == []
+    _assert_same_bytes(spec, version, notes)
+
+
 # File descriptors
 
 
@@ -275,10 +344,13 @@ def test_a_clock_behind_the_file_times_hides_no_change(tmp_path: Path, clock: _C
     assert not (tmp_path / "store" / "data" / "work" / "fingerprints.json").exists()
 
 
-def test_a_clock_that_jumps_ahead_ends_a_build_that_the_same_command_finishes(
-    tmp_path: Path, clock: _Clock, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_clock_that_jumps_ahead_harms_no_build_that_runs_on_this_machine(
+    tmp_path: Path, clock: _Clock, monkeypatch: pytest.MonkeyPatch, *, is_known: bool
 ) -> None:
-    """Another build believes that the temporaries of this one are a day old, and removes them."""
+    """Another build believes that the temporaries of this one are a day old; elsewhere it would remove them."""
+    if not is_known:
+        monkeypatch.setattr("tokenloom.storage.stores.local.process_name", lambda _: "elsewhere-1-2-3")
     spec = small_spec(tmp_path)
     store = LocalStore(Path(spec.store) / spec.dataset)
     rename = os.replace
@@ -293,7 +365,10 @@ def test_a_clock_that_jumps_ahead_ends_a_build_that_the_same_command_finishes(
         rename(source, target)
 
     monkeypatch.setattr(os, "replace", replace)
-    with pytest.raises(WorkError, match="run the same command again"):
+    if is_known:
         build(spec)
-    assert removed == [True]
+    else:
+        with pytest.raises(WorkError, match="run the same command again"):
+            build(spec)
+    assert removed == [not is_known]
     _assert_same_bytes(spec, build(spec).version, tmp_path)

@@ -6,6 +6,7 @@ import errno
 import itertools
 import os
 import stat
+import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from tests.storage.conformance import creates
 from tokenloom.errors import StoreError
+from tokenloom.process import has_ended, process_name
 from tokenloom.storage.stores import local_files
 from tokenloom.storage.stores.local import LocalStore, make_folder
 from tokenloom.storage.stores.store import TMP, join_ranges
@@ -146,6 +148,52 @@ def test_only_stale_temporaries_are_removed(store: LocalStore) -> None:
         os.utime(store.local(f"{TMP}/{name}"), (time.time() - seconds,) * 2)
     store.remove_stale_temporaries()
     assert store.names(TMP) == ["fresh", "hours"]
+
+
+def test_temporaries_of_ended_processes_are_removed_and_those_of_others_stay(
+    store: LocalStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    with subprocess.Popen(["sleep", "60"]) as living, subprocess.Popen(["sleep", "0"]) as ending:
+        ended = process_name(ending.pid)
+        ending.wait()
+        names = {"living": process_name(living.pid), "own": process_name(os.getpid()), "ended": ended}
+        boot, namespace, pid, start = names["living"].rsplit("-", 3)
+        others = {
+            "recycled": f"{boot}-{namespace}-{pid}-{int(start) + 1}",
+            "machine": f"{boot[:-1]}{'1' if boot[-1] == '0' else '0'}-{namespace}-{ended.split('-', 6)[-1]}",
+            "namespace": f"{boot}-{int(namespace) + 1}-{pid}-{start}",
+            "unknown": "",
+            "strange": "-",
+        }
+        for name, process in (names | others).items():
+            store.replace(f"{TMP}/{name}.tok.{process}.0123", b"12345", durable=False)
+        store.remove_stale_temporaries()
+        left = {name.partition(".")[0] for name in store.names(TMP)}
+        assert left == {"living", "own", "machine", "namespace", "unknown", "strange"}
+        assert "removed 2 unfinished files of processes that ended: 10 bytes freed" in caplog.text
+        for name in store.names(TMP):
+            os.utime(store.local(f"{TMP}/{name}"), (time.time() - 25 * 3600,) * 2)
+        store.remove_stale_temporaries()
+        assert {name.partition(".")[0] for name in store.names(TMP)} == {"living", "own"}
+        living.terminate()
+
+
+def test_a_file_that_is_being_written_says_which_process_writes_it(store: LocalStore) -> None:
+    with store.writing("versions/a/train/000000.tok") as file:
+        file.write(b"1")
+        (name,) = store.names(TMP)
+        assert name.rsplit(".", 2)[:2] == ["000000.tok", process_name(os.getpid())]
+        store.remove_stale_temporaries()
+        assert store.names(TMP) == [name]
+    assert store.names(TMP) == []
+
+
+def test_a_process_has_no_name_where_the_system_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = process_name(os.getpid())
+    assert len(name.split("-")) == 8
+    monkeypatch.setattr(os, "readlink", lambda _: "1")  # /proc of another namespace of processes
+    assert process_name(os.getpid()) == ""
+    assert has_ended(name) is None
 
 
 Events = list[tuple[str, int]]

@@ -114,7 +114,7 @@ def test_a_copy_under_another_number_is_refused_and_named(store: LocalStore, num
     history(store, (A, "build"), (B, "build"))
     path = f"tags/latest/{number:08d}.json"
     store.replace(path, store.read("tags/latest/00000001.json"))
-    with pytest.raises(FormatError, match=rf"{path}: it is a copy of entry 1 under another name; remove it"):
+    with pytest.raises(FormatError, match=rf"{path}: it is a copy of entry 1 of latest under another name; remove it"):
         tags.newest(store, "latest")
     problems: dict[str, FormatError] = {}
     entries = tags.log(store, "latest", problems)
@@ -122,6 +122,17 @@ def test_a_copy_under_another_number_is_refused_and_named(store: LocalStore, num
     assert path in problems
     store.remove(path)
     assert named(store) == B
+
+
+def test_an_entry_that_was_copied_from_another_tag_is_refused_and_named(store: LocalStore) -> None:
+    history(store, (A, "build"))
+    tag_moves.move(store, "good", B, 0, "tag")
+    store.replace("tags/good/00000001.json", store.read("tags/latest/00000001.json"))
+    message = r"tags/good/00000001\.json: it is a copy of entry 1 of latest under another name; remove it"
+    for look in (tags.newest, tags.log, tag_moves.newest_number):
+        with pytest.raises(FormatError, match=message):
+            look(store, "good")
+    assert named(store) == A
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from tests.builders.exported import READERS, Exportable, small_parts
 from tokenloom.cli.main import main
 from tokenloom.errors import FormatError, SpecError, StoreError
 from tokenloom.flows.export_steps import export_directly
+from tokenloom.process import process_name
 from tokenloom.storage.formats.classes import learned_classes, parse_policy
 from tokenloom.tasks.exporting.base import ExportOptions
 from tokenloom.tasks.exporting.export import FORMATS, SUMMARY, open_export
@@ -221,7 +223,9 @@ def test_a_resumed_export_writes_only_what_is_missing(tmp_path: Path, monkeypatc
     staged = tmp_path / "out.tmp"
     done = {path: path.stat().st_ino for path in staged.glob("*/*.npy")}
     assert len(done) > 2
-    (staged / "work" / "tmp" / "left").write_bytes(bytes(1000))  # of a killed run
+    with subprocess.Popen(["true"]) as killed:
+        left = process_name(killed.pid)
+    (staged / "work" / "tmp" / f"left.{left}.0").write_bytes(bytes(1000))
     with pytest.raises(SpecError, match="it is another export that is not complete"):
         export_directly(made.reference, "megatron", str(tmp_path / "out"), _ALL, 0)
     with monkeypatch.context() as patch, pytest.raises(StoreError, match="No space left"):

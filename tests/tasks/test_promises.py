@@ -15,13 +15,14 @@ from tests.builders.datasets import (
     listed_files,
     local_store,
     make_spec,
+    small_spec,
     stored_texts,
     write_jsonl,
     write_parquet,
 )
 from tests.builders.observing import messages_of_builds
 from tokenloom.cli.main import main
-from tokenloom.errors import FormatError, InputError
+from tokenloom.errors import FormatError, InputError, WorkError
 from tokenloom.tasks.building import tokenization
 from tokenloom.tasks.sources import FileRange, make_reader
 
@@ -85,6 +86,37 @@ def test_damaged_records_of_a_killed_build_are_rewritten(tmp_path: Path, damage:
     store.local(f"versions/{version}/manifest.json").unlink()
     assert build(spec).published
     assert listed_files(spec, version) == expected
+
+
+def test_a_record_under_the_name_of_another_is_refused_and_its_work_made_again(tmp_path: Path) -> None:
+    """Each record of a build in turn is replaced with the next one of its folder."""
+    spec = small_spec(tmp_path, documents={"repeat": {"by": "gone", "times": {"False": 2}}} | _listing(tmp_path))
+    version = build(spec).version
+    expected = listed_files(spec, version)
+    store = local_store(spec.store, spec.dataset)
+    num_tried = 0
+    for folder in (f"work/builds/{version}", "work/spills"):
+        paths = [f"{folder}/{name}" for name in store.names(folder) if name.endswith((".json", ".copies"))]
+        whole = {path: store.read(path) for path in paths}
+        for path, other in zip(paths, [*paths[1:], paths[0]], strict=True):
+            if path.rpartition(".")[2] != other.rpartition(".")[2] or whole[path] == whole[other]:
+                continue
+            store.replace(path, whole[other])
+            store.local(f"versions/{version}/manifest.json").unlink()
+            if path.endswith(".copies"):
+                with pytest.raises(WorkError, match="run the same command again"):
+                    build(spec)
+            assert build(spec).published
+            assert listed_files(spec, version) == expected
+            assert store.read(path) == whole[path] or path.startswith("work/spills")
+            num_tried += 1
+    assert num_tried > 10
+
+
+def _listing(folder: Path) -> dict[str, Any]:
+    """Return the options of a build whose documents a list marks."""
+    (folder / "listed.txt").write_text('"nothing"\n')
+    return {"marks": [{"path": str(folder / "listed.txt"), "key": "content", "as": "gone"}]}
 
 
 @pytest.mark.parametrize("suffix", ["tok", "docs", "blocks"])

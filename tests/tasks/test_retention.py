@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from tokenloom.errors import FormatError, StoreError
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions import tag_moves, tags
-from tokenloom.storage.work.plans import building
+from tokenloom.storage.work.plans import PlanRecord, building, plan_path
+from tokenloom.storage.work.records import write_work_record
 from tokenloom.tasks.retention import DAY, Policy, collect, measure
 
 
@@ -132,6 +134,83 @@ def test_a_version_that_is_tagged_just_before_its_manifest_is_deleted_stays(
     found = collect_all(store)
     assert (found.deleted, found.kept[other]) == ([], "tagged prod")
     assert {path: store.read(path) for path in before} == {path: data for path, (data, _) in before.items()}
+
+
+class _ManyVersions(MemoryStore):
+    """A store of 100 old versions without tags beside the tagged one; it counts the looks at the tags.
+
+    `disturb` is called once, before the second manifest is deleted.
+    """
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        super().__init__(files)
+        self.looks = 0
+        self.disturb: Callable[[], object] = lambda: None
+        other, self.latest = versions_of(self)
+        self.others = [f"{number:016x}" for number in range(100)]
+        for path, data in files.items():
+            for version in self.others if other in path else ():
+                self.replace(path.replace(other, version), data)
+            if other in path:
+                self.remove(path)
+        self.age(OLD_DAYS)
+        self.before = dict(self.files)
+
+    def names(self, folder: str) -> list[str]:
+        self.looks += folder == "tags"
+        return super().names(folder)
+
+    def remove(self, path: str) -> None:
+        if path == f"versions/{self.others[1]}/manifest.json":
+            self.disturb()
+        super().remove(path)
+
+
+def test_many_versions_are_deleted_with_few_looks_at_the_tags(files: dict[str, bytes]) -> None:
+    store = _ManyVersions(files)
+    store.looks = 0
+    assert collect_all(store).deleted == store.others
+    assert store.names("versions") == [store.latest]
+    assert store.looks <= 1 + 2 * 4
+
+
+def test_versions_that_are_tagged_or_built_while_others_are_deleted_stay(files: dict[str, bytes]) -> None:
+    store = _ManyVersions(files)
+    tagged, planned = store.others[:4:2], store.others[3]
+
+    def use() -> None:
+        for number, version in enumerate(tagged):
+            tag_moves.move(store, f"run-{number}", version, 0, "tag")
+        write_work_record(store, plan_path(planned), PlanRecord([], "", "", ""))
+
+    store.disturb = use
+    found = collect_all(store)
+    assert {version: found.kept[version] for version in tagged} == {
+        version: f"tagged run-{number}" for number, version in enumerate(tagged)
+    }
+    assert found.kept[planned] == "a build has just begun to make it, or has published it"
+    assert found.deleted == [version for version in store.others if version not in (*tagged, planned)]
+    for path, (data, _) in store.before.items():
+        if any(f"versions/{version}/" in path for version in (*tagged, planned, store.latest)):
+            assert store.read(path) == data
+
+
+@pytest.mark.parametrize("fault", ["damaged tag", "lost network", "ended"])
+def test_no_manifest_is_lost_if_a_collection_fails_before_its_second_look(files: dict[str, bytes], fault: str) -> None:
+    store = _ManyVersions(files)
+
+    def fail() -> None:
+        if fault == "damaged tag":
+            store.replace("tags/prod/00000001.json", b"{}")
+        else:
+            raise StoreError("no answer") if fault == "lost network" else KeyboardInterrupt
+
+    store.disturb = fail
+    with pytest.raises((FormatError, StoreError, KeyboardInterrupt)):
+        collect_all(store)
+    assert {path: data for path, (data, _) in store.files.items() if "tags/prod" not in path} == {
+        path: data for path, (data, _) in store.before.items()
+    }
 
 
 def test_a_damaged_tag_stops_the_collection(store: MemoryStore) -> None:

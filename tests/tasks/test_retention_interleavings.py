@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -38,13 +38,12 @@ def test_nothing_that_is_used_is_lost(files: dict[str, bytes]) -> None:
 
 def collect_without_a_second_look(patch: pytest.MonkeyPatch) -> None:
     """The collector reads tags and plans before it deletes a manifest, and not after."""
-    refuse = retention._refuse_used
+    look = retention._find_used
 
-    def once(store: Store, version: str, before: float) -> None:
-        if published.is_published(store, version):
-            refuse(store, version, before)
+    def once(store: Store, versions: Iterable[str], before: float) -> dict[str, str]:
+        return look(store, [version for version in versions if published.is_published(store, version)], before)
 
-    patch.setattr(retention, "_refuse_used", once)
+    patch.setattr(retention, "_find_used", once)
 
 
 def tag_without_a_second_look(patch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 
 from tests.builders.commands import run_json
 from tests.builders.datasets import build, local_store, make_spec, write_jsonl
+from tests.builders.manifests import empty_manifest
 from tokenloom.cli.main import main
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.formats.records import sign
 from tokenloom.storage.stores.local import LocalStore
 from tokenloom.storage.versions import tag_moves, tags
 
@@ -201,3 +204,23 @@ def test_ls_says_when_and_by_whom_each_version_was_published(project: Project, m
     assert lines[0].split() == ["version", "published", "(UTC)", "documents", "tokens", "size", "by", "tags"]
     assert rows[1]["at"][:10] in lines[2]
     assert lines[3].split()[1] == "-"
+
+
+def test_ls_shows_the_newest_100_versions_and_says_how_many_more_there_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dataset = LocalStore(tmp_path / "data")
+    names = [f"{number * 7919 % 103:016x}" for number in range(103)]
+    for number, name in enumerate(names):
+        path = f"versions/{name}/manifest.json"
+        dataset.replace(path, sign(empty_manifest("data", name)), durable=False)
+        os.utime(dataset.local(path), (number, number))
+    dataset.local("versions/" + "f" * 16).mkdir()  # a version that is being built
+    assert main(["ls", str(dataset.root)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[0] for line in lines[1:-1]} == {*names[3:]}
+    assert lines[-1] == "and 3 older versions, which --json lists too"
+    found = run_json(capsys, "ls", dataset.root)["versions"]
+    assert sorted(version["version"] for version in found) == sorted(names)
+    assert main(["ls", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["data", "103"]

@@ -9,7 +9,7 @@ from typing import Annotated
 from tokenloom.cli.arguments import Argument, Ref, StoreOrDataset
 from tokenloom.cli.output import Json, Output, Result
 from tokenloom.errors import StoreError
-from tokenloom.storage.formats.manifest import NAME_PATTERN, VERSION_PATTERN
+from tokenloom.storage.formats.manifest import NAME_PATTERN
 from tokenloom.storage.stores import Store, open_store
 from tokenloom.storage.versions import tags
 from tokenloom.storage.versions.build_record import find_build_record
@@ -32,11 +32,14 @@ from tokenloom.wording import (
     shown_time,
 )
 
+_MAX_VERSIONS = 100  # in a table
 _MAX_TEXT = 20  # characters of a name or of tags in a table
 
 
 def ls(store: StoreOrDataset, *, out: Output) -> Result:
     """List the datasets of a store, or the versions of a dataset.
+
+    Of more than 100 versions it shows the newest 100; --json lists all.
 
     Example:
         ls store/news
@@ -67,10 +70,11 @@ def _list_datasets(store: Store, names: list[str], out: Output) -> Result:
 
 
 def _list_versions(store: Store, out: Output) -> Result:
-    """List the versions, newest first, and the damage to manifests."""
+    """List the newest versions, newest first, or all of them as JSON, and why manifests can't be read."""
     from tokenloom.tasks.report.catalogue import list_versions
 
-    names = list(filter(VERSION_PATTERN.match, store.names("versions")))
+    names = published_versions(store)
+    shown = names if out.is_quiet else names[:_MAX_VERSIONS]
     versions = [
         {
             "version": name,
@@ -82,10 +86,12 @@ def _list_versions(store: Store, out: Output) -> Result:
             "at": version.build and version.build.at,
             "by": version.build and version.build.by,
         }
-        for name, version in list_versions(store, names).items()
+        for name, version in list_versions(store, shown).items()
     ]
     header = ["version", "published (UTC)", "documents", "tokens", "size", "by", "tags"]
     out.table(header, [_cells(version) for version in versions])
+    if len(names) > _MAX_VERSIONS:
+        out.line(f"and {counted(len(names) - _MAX_VERSIONS, 'older version')}, which --json lists too")
     for version in versions:
         if version["damage"]:
             out.line(str(version["damage"]))
@@ -93,7 +99,7 @@ def _list_versions(store: Store, out: Output) -> Result:
 
 
 def _cells(version: Json) -> list[str | int]:
-    counts: list[str | int] = ["damaged"] * 3
+    counts: list[str | int] = ["unreadable"] * 3
     if version["damage"] is None:
         counts = [version["documents"], version["tokens"], shown_bytes(version["bytes"])]
     short = [shortened(printable_line(text), _MAX_TEXT) for text in (version["by"] or "-", ", ".join(version["tags"]))]
