@@ -28,7 +28,7 @@ from tokenloom.storage.work.records import (
     write_work_record,
 )
 from tokenloom.storage.work.segments import as_segments, take_segments
-from tokenloom.storage.work.spill import TABLE_DTYPE, Spill, SpillDocuments, write_spill
+from tokenloom.storage.work.spill import COPIES_SHIFT, TABLE_DTYPE, Spill, SpillDocuments, write_spill
 from tokenloom.tasks.building.inputs import InputFile
 from tokenloom.tasks.building.marks.evaluation import Verdict, row_numbers
 from tokenloom.tasks.building.marks.files import MarkRules
@@ -160,6 +160,7 @@ def _further_copies(spill: Spill, documents: Documents, copies: UInt8s) -> Itera
     for start, end in runs_of(offsets_of(lengths[which]), _COPIED_TOKENS):
         rows = table[of := which[start:end]]
         rows["key"] = copy_keys(rows["key"], number[start:end])
+        rows["row"] |= copies[of].astype(np.uint64) << COPIES_SHIFT
         taken = None if classes is None else take_segments(classes, of, np.dtype(np.uint8))
         ids = documents.ids.take(pa.array(of))
         yield documents_of(rows, documents.split[of], ids, take_segments(tokens, of, spill.dtype), taken)

@@ -147,6 +147,8 @@ def rows_in_spills(tables: VersionTables, content: str) -> Iterator[Origin]:
     assignments = find_assignments(tables.store, tables.manifest.version)
     with suppress(WorkError):
         for entry in assignments[-1].spills if assignments else ():
+            if entry.is_copy:
+                continue
             spill = Spill(tables.store, entry.name, entry.index, entry.num_bytes, entry.checksum)
             rows, file = spill.documents(split, *keys)[1], tables.inputs[entry.input_index]
             for row in rows[(rows["content_high"] == words[0]) & (rows["content_low"] == words[1])]:

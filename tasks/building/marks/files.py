@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 EXCLUDED = "excluded"  # counts what documents.exclude removes
 _OPTIONS = ("key", "as_", "missing", "source")
+_FORMAT = 2  # of what marks are in work/
 _POSITIONS = ".remove"  # of datatrove: little-endian uint32, the positions of rows to remove
 
 
@@ -129,7 +130,8 @@ class MarkRules:
         marks = [replace(m, files=(m.beside(file),)) if m.is_aligned else m for m in self.of(file.source)]
         spills = [spill.checksum for spill in record.spills]  # another encoder gives other spills of the same name
         place = [file.source, file.path, spill_name]
-        return sha256_of({"place": place, "spills": spills, "marks": self._identity(marks)})[:32]
+        decides = {"place": place, "spills": spills, "marks": self._identity(marks), "format": _FORMAT}
+        return sha256_of(decides)[:32]
 
     def _identity(self, marks: Sequence[MarkFiles]) -> dict[str, Any]:
         return {
