@@ -55,10 +55,9 @@ TABLE_DTYPE = np.dtype(
         ("id_bytes", "<u4"),  # 0 where the document has no id
     ]
 )
-#: rows are below 2**46: in a part of a run, the 10 bits above are the index of its spill in the run (of at most 1,024)
-ROW_BITS = 46
-#: in a part of a run, and in a spill of further copies, the 8 bits above these are how many copies the document has
-COPIES_SHIFT = 56
+ROW_BITS = 46  #: rows are below 2**46: in a part of a run, the bits above are the index of its spill in the run
+MAX_RUN_SPILLS = 2**10
+COPIES_SHIFT = 56  #: in it and in a spill of further copies, the bits above these are how many copies a document has
 _FIXED = struct.Struct("<8sII")  # magic, header bytes, JSON bytes
 _BLOCK_BYTES = 2**17  # a read of a key range costs at most two blocks more; of 100 GB, a range is 80 KB of a spill
 _PIECE_BYTES = 2**20  # tokens are written in pieces of this length

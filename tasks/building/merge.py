@@ -29,7 +29,15 @@ from tokenloom.storage.work.records import (
     write_work_record,
 )
 from tokenloom.storage.work.segments import as_segments, take_segments
-from tokenloom.storage.work.spill import COPIES_SHIFT, ROW_BITS, TABLE_DTYPE, Spill, SpillDocuments, write_spill
+from tokenloom.storage.work.spill import (
+    COPIES_SHIFT,
+    MAX_RUN_SPILLS,
+    ROW_BITS,
+    TABLE_DTYPE,
+    Spill,
+    SpillDocuments,
+    write_spill,
+)
 from tokenloom.tasks.building.plan import Build
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.sizes import MAX_FAN_IN
@@ -46,13 +54,12 @@ class Piece:
     `counts` has its "duplicates", its further "copies", "left_copies" of identical documents, and "left_tokens".
 
     Shapes: rows (n,) of TABLE_DTYPE; file_index (n,), which file holds a document; spill_index (n,), which spill it
-    comes from; copies (n,), how many of it there are, 1 without marks; ids (n,) large_string or None.
+    comes from; ids (n,) large_string or None. Above the ROW_BITS of a row is how many copies marks give it.
     """
 
     rows: NDArray[Any]
     file_index: NDArray[np.uint32]
     spill_index: NDArray[np.uint32]
-    copies: UInt8s
     ids: pa.Array | None
     counts: dict[str, int]
 
@@ -76,41 +83,41 @@ def merge_documents(
     """
     tables, ids = [np.empty(0, TABLE_DTYPE)], [pa.array([], pa.large_string())]
     spill_indices = [np.empty(0, np.uint32)]
-    numbers = [np.empty(0, np.uint8)]
     num_read = np.zeros(2, np.int64)  # documents, and further copies
     num_tokens = 0
     for number, file in enumerate(files):
         spill = recorded_spill(str(build.store.root), file)
         first, rows = spill.documents(split_index, *keys)
-        spill_index, copies = np.full(len(rows), number, np.uint32), np.ones(len(rows), np.uint8)
-        if isinstance(file, RunPart) or file.is_copy:
-            rows, spill_index, copies = _unpacked(rows, spill_index, file)
+        stays, spill_index = np.ones(len(rows), dtype=bool), np.full(len(rows), number, np.uint32)
+        if isinstance(file, RunPart):
+            in_run = (rows["row"] >> ROW_BITS) % MAX_RUN_SPILLS
+            rows, spill_index = rows.copy(), (file.first + in_run).astype(np.uint32)
+            rows["row"] -= in_run << ROW_BITS
         elif file.marked:
             copies = read_copies(build.store, file.marked, file.index, first, first + len(rows))
-        stays = copies > 0
+            stays, rows = copies > 0, rows.copy()
+            rows["row"] |= copies.astype(np.uint64) << COPIES_SHIFT
         num_read += np.bincount(is_copy[spill_index[stays]], minlength=2)
         num_tokens += int(rows["num_tokens"][stays].sum(dtype=np.uint64))
         # Drop copies within the file now: a million of them must not stay in memory until the merge.
         if build.rules.deduplicate:
-            stays[stays] = _is_taken(rows[stays], copies[stays])
+            stays[stays] = _is_taken(rows[stays])
         if build.has_ids:
             ids.append(spill.ids(rows).filter(pa.array(stays)))
         tables.append(rows[stays])
         spill_indices.append(spill_index[stays])
-        numbers.append(copies[stays])
     file_index = np.repeat(np.arange(len(files), dtype=np.uint32), [len(table) for table in tables[1:]])
-    rows, spill_index, copies = np.concatenate(tables), np.concatenate(spill_indices), np.concatenate(numbers)
+    rows, spill_index = np.concatenate(tables), np.concatenate(spill_indices)
     del tables
     order = _total_order(rows, spill_index)
     if build.rules.deduplicate:
-        order = order[_is_taken(rows[order], copies[order])]
+        order = order[_is_taken(rows[order])]
     rows, spill_index = rows[order], spill_index[order]
     num_copies = int(is_copy[spill_index].sum())
     return Piece(
         rows=rows,
         file_index=file_index[order],
         spill_index=spill_index,
-        copies=copies[order],
         ids=pa.concat_arrays(ids).take(pa.array(order)) if build.has_ids else None,
         counts={
             "duplicates": int(num_read[0]) - (len(rows) - num_copies),
@@ -121,26 +128,13 @@ def merge_documents(
     )
 
 
-def _unpacked(
-    rows: NDArray[Any], spill_index: NDArray[np.uint32], file: MergedFile
-) -> tuple[NDArray[Any], NDArray[np.uint32], UInt8s]:
-    """Return documents of a part of a run or of further copies, the spill of each, and how many copies it has."""
-    packed, rows = rows["row"], rows.copy()
-    rows["row"] &= 2**ROW_BITS - 1
-    copies = (packed >> COPIES_SHIFT).astype(np.uint8)
-    if isinstance(file, RunPart):
-        in_run = (packed >> ROW_BITS) % 2 ** (COPIES_SHIFT - ROW_BITS)
-        spill_index = (file.first + in_run).astype(np.uint32)
-    return rows, spill_index, copies
-
-
 @lru_cache(maxsize=2 * MAX_FAN_IN)  # headers of 5 to 70 KB: each piece of a shard needs those of all of its files
 def recorded_spill(root: str, file: MergedFile) -> Spill:
     """Return a file of the store at a path or URL, whose header is read once in a process: its checksum checks it."""
     return Spill(open_store(root), file.name, file.index, file.num_bytes, file.checksum)
 
 
-def _is_taken(rows: NDArray[Any], copies: UInt8s) -> NDArray[np.bool_]:
+def _is_taken(rows: NDArray[Any]) -> NDArray[np.bool_]:
     """Return which of n rows a version takes: of identical ones, the first of those with the most copies.
 
     So all copies of a document come from one row. Identical ones, by key and content, are neighbours.
@@ -149,10 +143,10 @@ def _is_taken(rows: NDArray[Any], copies: UInt8s) -> NDArray[np.bool_]:
     is_first[:1] = True
     for name in ("key", "content_high", "content_low"):
         is_first[1:] |= rows[name][1:] != rows[name][:-1]
+    copies = rows["row"] >> COPIES_SHIFT
     if copies.max(initial=0) < 2:
         return is_first
-    group = np.cumsum(is_first)
-    order = np.lexsort((-copies.astype(np.int16), group))  # stable
+    order = np.lexsort((255 - copies, np.cumsum(is_first)))  # stable
     is_taken = np.zeros(len(rows), dtype=bool)
     is_taken[order[is_first]] = True  # groups begin where they did
     return is_taken
@@ -280,7 +274,6 @@ def merge_part(build: Build, digest: str, position: int) -> None:
     piece = merge_documents(build, spills, is_copy, part.split_index, (part.start_key, part.end_key))
     rows, gathered = piece.rows, list(gather_tokens(build, spills, piece))
     rows["row"] |= piece.spill_index.astype(np.uint64) << ROW_BITS
-    rows["row"] |= piece.copies.astype(np.uint64) << COPIES_SHIFT
     documents = documents_of(
         rows,
         split=np.full(len(rows), part.split_index, np.uint8),

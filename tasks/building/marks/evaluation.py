@@ -38,7 +38,7 @@ class Verdict:
         marks: of all documents, null for those without them.
         copies: (n,), how many of each a version has.
         why: (n,), what drops a document, as an index into `reasons`; 0 drops nothing.
-        found: how many keys of each table or list the documents have.
+        found: how many keys of each table or list the documents have, and how many documents each key of `repeat` has.
 
     Raises InputError if a document lacks a mark that it must have.
     """
@@ -106,10 +106,11 @@ class Verdict:
         """Set the numbers of copies by the value of a mark; a hash of the content decides fractions."""
         table, kind, wanted = self._documents.table, self.marks[by].type, np.ones(len(where))
         for text, number in times.items():
-            value = text if pa.types.is_string(kind) or pa.types.is_large_string(kind) else number_of(text)
-            if value is None:
-                raise InputError(f"documents.repeat.times: {text!r} is not a value of {by}; correct it")
-            wanted[kept_by(self.marks, Comparison(by, "==", value), self._documents.file.url)] = number
+            value = text if "string" in str(kind) else number_of(text)
+            assert value is not None  # find_marks refuses such a text
+            has = kept_by(self.marks, Comparison(by, "==", value), self._documents.file.url)
+            self.found[f"repeat/{text}"] = int(has.sum())
+            wanted[has] = number
         is_repeated = np.isin([name for name, _ in rules.shares], splits)
         wanted[~is_repeated[self._documents.split]] = 1
         draw = mix64(Purpose.REPEAT, rules.seed, (table["content_high"], table["content_low"]))
