@@ -35,13 +35,15 @@ from tokenloom.tasks.building.documents import preload_encoder
 from tokenloom.tasks.building.input_messages import disk_messages, input_messages, left_out_messages
 from tokenloom.tasks.building.inputs import check_all_unchanged
 from tokenloom.tasks.building.marking import mark_file, mark_jobs, unused_keys
-from tokenloom.tasks.building.marks.tables import count_kept
+from tokenloom.tasks.building.marks.files import MarkRules, examine, rules_of
+from tokenloom.tasks.building.marks.tables import count_kept, num_keys
 from tokenloom.tasks.building.merge import merge_part
 from tokenloom.tasks.building.plan import (
     MIN_FAST_BYTES,
     Build,
     BuildPlan,
     cut_file,
+    listed_marks,
     partitions_by_source,
     plan_build,
     with_partitions,
@@ -125,14 +127,15 @@ def run_share(spec: BuildSpec, runner: Runner, share: Share) -> dict[str, Any]:
             except WorkLeft as error:
                 left = error.counts
             runner.one("validate", lambda: check_all_unchanged(plan.spec, plan.inputs))
-            runner.one("validate", lambda: check_marks_unchanged(plan, runner.examine))
+            check_marks_unchanged(plan, _marks(plan.spec, runner))
             return shown | {"left": left}
 
 
 def _plan(spec: BuildSpec, runner: Runner) -> BuildPlan:
     """Return the plan of a build; warn of what its inputs and its store lack, unless it is published."""
     progress.report(progress.StepStarted("plan", 0))
-    plan: BuildPlan = runner.one("plan", lambda: plan_build(spec, runner.examine))
+    marks = _marks(spec, runner) if spec.documents.marks or spec.documents.exclude else None
+    plan: BuildPlan = runner.one("plan", lambda: plan_build(spec, marks))
     progress.warn(left_out_messages(plan.left_out, only_unused=True))
     if not plan.published:
         progress.warn(input_messages(plan.inputs))
@@ -141,6 +144,12 @@ def _plan(spec: BuildSpec, runner: Runner) -> BuildPlan:
         if not store.creates_exclusively():
             progress.warn([f"{store.root}: {_ONE_WRITER}"])
     return plan
+
+
+def _marks(spec: BuildSpec, runner: Runner) -> MarkRules | None:
+    """Return what the marks of a spec decide; workers read their files."""
+    listed = runner.one("list marks", lambda: listed_marks(spec))
+    return rules_of(spec, runner.examine(examine, listed))
 
 
 def _cut(plan: BuildPlan, runner: Runner, write_plan: WritePlan) -> BuildPlan:
@@ -171,7 +180,7 @@ def plan_and_sample(spec: BuildSpec, runner: Runner) -> tuple[BuildPlan, Estimat
     from tokenloom.tasks.preview import estimate_build, probe_partition, probed_partitions  # only `plan` needs them
 
     with _naming_source_lines(spec):
-        plan = cut_inputs(plan_build(spec, runner.examine), runner)
+        plan = cut_inputs(plan_build(spec, _marks(spec, runner)), runner)
         parts = probed_partitions(plan)
         jobs = [Job(part.label, part) for part in parts]
         with _explaining_bad_rows(plan):
@@ -224,7 +233,8 @@ def _encode_and_publish(
         differences = runner.each("check", partial(compare_documents, build), checks, RUN_DOCUMENTS, MAX_SMALL_TASKS)
         refuse_differences(plan, assignment, chain.from_iterable(differences))
     with _step("validate", seconds):
-        validate = partial(validate_build, plan, assignment, records, num_checked, runner.examine)
+        marks = _marks(plan.spec, runner) if plan.build.marks else None
+        validate = partial(validate_build, plan, assignment, records, num_checked, marks)
         measured = runner.one("validate", validate)
     with _step("publish", seconds):
         write_plan(())  # it may be old if this machine was suspended
@@ -245,7 +255,8 @@ def _make_shards(
     with _step("assign", seconds):
         assignment = runner.one("assign", lambda: assign_shards(plan))
     if plan.build.marks is not None and share is ALL:
-        progress.warn(unused_keys(plan.build.marks, assignment.marks.values(), runner.examine))
+        numbers = runner.examine(num_keys, plan.build.marks.marks)
+        progress.warn(unused_keys(plan.build.marks, assignment.marks.values(), numbers))
     if assignment.parts:
         write_plan(part.name for part in assignment.parts)
         assignment = _merge(plan, runner, assignment, seconds, share)

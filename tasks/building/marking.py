@@ -31,8 +31,8 @@ from tokenloom.storage.work.segments import as_segments, take_segments
 from tokenloom.storage.work.spill import COPIES_SHIFT, TABLE_DTYPE, Spill, SpillDocuments, write_spill
 from tokenloom.tasks.building.inputs import InputFile, check_unchanged
 from tokenloom.tasks.building.marks.evaluation import Verdict, row_numbers
-from tokenloom.tasks.building.marks.files import MarkRules, Run, comparing
-from tokenloom.tasks.building.marks.tables import Documents, check_length, num_keys
+from tokenloom.tasks.building.marks.files import MarkRules, comparing
+from tokenloom.tasks.building.marks.tables import Documents, check_length
 from tokenloom.tasks.building.merge import documents_of
 from tokenloom.tasks.building.plan import Build, BuildPlan, Partition
 from tokenloom.tasks.running import progress
@@ -70,16 +70,16 @@ def _check_aligned(rules: MarkRules, inputs: Sequence[InputFile]) -> None:
             raise InputError(f"{left[0]}: no input has the name of this file of marks; check `path`, or remove it")
 
 
-def unused_keys(rules: MarkRules, counts: Iterable[MarkCounts], run: Run) -> Iterator[str]:
+def unused_keys(rules: MarkRules, counts: Iterable[MarkCounts], numbers: Sequence[int]) -> Iterator[str]:
     """Yield a line for each table or list, and for `repeat.times`, with keys that no document has.
 
     Args:
         rules: what marks decide.
         counts: those of all sources.
-        run: where the keys are counted.
+        numbers: how many keys each entry of marks has, see num_keys.
     """
     found = added((each.found for each in counts), dict[str, int]())
-    for marks, number in zip(rules.marks, run(num_keys, rules.marks), strict=True):
+    for marks, number in zip(rules.marks, numbers, strict=True):
         if (unused := number - found.get(marks.label, 0)) > 0:
             yield f"{marks.label}: at least {counted(unused, 'key')} of {marks.key} that no document has"
     times = rules.repeat["times"] if rules.repeat else ()
