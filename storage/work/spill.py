@@ -11,7 +11,8 @@ The JSON block has the counts of each split, the bytes of a token, and whether t
 of conversations have. The checksum of the header is in the record of the partition, and covers all of the spill.
 
 A part of a run, see records.RunPart, has the same format: its documents are those of many spills, in the order (split,
-key, content, spill, row), since each row holds its spill too, see ROW_BITS.
+key, content, spill, row), since each row holds its spill too, see ROW_BITS. Further copies of documents are spills
+too.
 
 A spill is a cache that the next build reuses; its name is a hash of everything that determines its bytes.
 """
@@ -54,8 +55,9 @@ TABLE_DTYPE = np.dtype(
         ("id_bytes", "<u4"),  # 0 where the document has no id
     ]
 )
-#: rows are below 2**54: in a part of a run, the 10 bits above are the index of its spill in the run (of at most 1,024)
-ROW_BITS = 54
+ROW_BITS = 46  #: rows are below 2**46: in a part of a run, the bits above are the index of its spill in the run
+MAX_RUN_SPILLS = 2**10
+COPIES_SHIFT = 56  #: in it and in a spill of further copies, the bits above these are how many copies a document has
 _FIXED = struct.Struct("<8sII")  # magic, header bytes, JSON bytes
 _BLOCK_BYTES = 2**17  # a read of a key range costs at most two blocks more; of 100 GB, a range is 80 KB of a spill
 _PIECE_BYTES = 2**20  # tokens are written in pieces of this length

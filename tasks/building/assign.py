@@ -31,7 +31,7 @@ from tokenloom.storage.work.records import (
     partition_record_path,
     write_assignment,
 )
-from tokenloom.storage.work.spill import SPILL_FORMAT
+from tokenloom.storage.work.spill import ROW_BITS, SPILL_FORMAT
 from tokenloom.tasks.building.plan import Build, BuildPlan, partitions_by_source
 from tokenloom.tasks.sizes import num_pieces, runs_of
 from tokenloom.tasks.sources.reader import naming_source, with_line
@@ -123,7 +123,7 @@ def cut_runs(build: Build, spills: Sequence[SpillEntry], counts: Sequence[SpillC
     for first, end in runs_of(len(spills)):
         ranges = list(_ranges(build, counts[first:end]))
         of = [[spill.name, spill.index, spill.checksum, spill.marked] for spill in spills[first:end]]
-        name = sha256_of([SPILL_FORMAT, build.has_classes, ranges, of])[:32]
+        name = sha256_of([SPILL_FORMAT, ROW_BITS, build.has_classes, ranges, of])[:32]
         parts += [RunPart(f"{name}-{index}", *each, first, end) for index, each in enumerate(ranges)]
     return parts
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from tokenloom.chat.conversation import ChatDefinition
-from tokenloom.chat.template import ChatTemplate
 from tokenloom.errors import InputError, SpecError
 from tokenloom.spec.blocks import OF_TOKENIZER, TEMPLATES
+from tokenloom.storage.formats.records import canonical_json
 from tokenloom.tasks.sources.files import info_of, open_input
 from tokenloom.tokenizers.model_files import CONFIG, SPECIAL_TOKENS, TEMPLATE_FILE, chat_files
 from tokenloom.wording import tokenizer_name
@@ -27,7 +28,7 @@ def chat_definition(spec: BuildSpec, definition: dict[str, Any]) -> ChatDefiniti
         definition: of its tokenizer, with its pinned_fields.
 
     Raises:
-        SpecError: the template can't be read or compiled, or there is none.
+        SpecError: the template can't be read, or there is none. Workers compile it: see document_encoder.
         TokenizerError: a file that comes with the tokenizer is wrong.
     """
     rules, found = spec.chat, chat_files(definition)
@@ -42,16 +43,14 @@ def chat_definition(spec: BuildSpec, definition: dict[str, Any]) -> ChatDefiniti
         )
     given = {name: value for name, value in rules.arguments.items() if name in SPECIAL_TOKENS}
     tokens = {name: value for name, value in (found.special_tokens | given).items() if isinstance(value, str)}
-    chat = ChatDefinition(
+    return ChatDefinition(
         template=template,
-        arguments=dict(rules.arguments),
+        arguments=json.loads(canonical_json(rules.arguments)),  # in the order of their keys, as names have them
         date=None if rules.date is None else rules.date.isoformat(),
         special_tokens=tokens,
         stop_tokens=tuple(rules.stop_tokens),
         special_tokens_in_content=rules.special_tokens_in_content,
     )
-    ChatTemplate(chat)
-    return chat
 
 
 def _named(definition: dict[str, Any]) -> str:

@@ -33,6 +33,7 @@ from tokenloom.tasks.rules import (
     without_filtered,
 )
 from tokenloom.tasks.running import progress
+from tokenloom.tasks.running.memory import bounded
 from tokenloom.tasks.sources.base import PlaceOf, Rows
 from tokenloom.tokenizers import Tokenizer, load_job_tokenizer, load_once
 from tokenloom.tokenizers.base import text_bytes
@@ -104,11 +105,15 @@ class DocumentEncoder:
 def document_encoder(tokenizer: Tokenizer, chat: ChatDefinition | None) -> DocumentEncoder:
     """Return the encoder for the documents of a file: conversations if `chat` says how to render them, else texts.
 
-    Raises SpecError if the template can't be compiled, or does not fit the tokenizer.
+    Raises SpecError if the template can't be compiled, or does not fit the tokenizer; InputError if that takes too much
+    memory.
     """
     if tokenizer.kind == "ids":
         return _Ids(tokenizer)
-    return DocumentEncoder(tokenizer) if chat is None else _Conversations(tokenizer, chat)
+    if chat is None:
+        return DocumentEncoder(tokenizer)
+    with bounded(0, "chat.template", "give another template"):  # Jinja calculates what is constant as it compiles
+        return _Conversations(tokenizer, chat)
 
 
 class _Ids(DocumentEncoder):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -53,8 +53,8 @@ class InputFile:
     url: str
     num_bytes: int
     fingerprint: str
-    options: dict[str, Any]
-    stamps: dict[str, Stamp]
+    options: dict[str, Any] = field(hash=False)
+    stamps: dict[str, Stamp] = field(hash=False)
     sides: tuple[str, ...] = ()
 
     @property
@@ -144,7 +144,7 @@ def _inputs_of(
     if only_path is not None and not is_stream:
         found = [file for file in found if file.path == only_path]
     with naming_source(source):
-        files = [_input(file, source, options, memory) for file in found]
+        files = [input_file(file, source, options, memory) for file in found]
     if is_stream:
         stream = {"stream": sha256_of([[file.path, file.fingerprint] for file in files])}
         stamps = {url: seen for file in files for url, seen in file.stamps.items()}
@@ -152,7 +152,8 @@ def _inputs_of(
     return files, left_out
 
 
-def _input(file: FoundFile, source: str, options: Options, memory: FingerprintMemory) -> InputFile:
+def input_file(file: FoundFile, source: str, options: Options, memory: FingerprintMemory) -> InputFile:
+    """Return a file of a source, which its options say how to read, with its fingerprint."""
     local = {} if file.fingerprint else {url: memory.local(url) for url in (file.url, *file.sides)}
     fingerprint = file.fingerprint or joined_fingerprint([one for one, _ in local.values()])
     options = {**options, **path_columns(file.path, options), **file.options}

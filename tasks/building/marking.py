@@ -28,11 +28,11 @@ from tokenloom.storage.work.records import (
     write_work_record,
 )
 from tokenloom.storage.work.segments import as_segments, take_segments
-from tokenloom.storage.work.spill import TABLE_DTYPE, Spill, SpillDocuments, write_spill
-from tokenloom.tasks.building.inputs import InputFile
+from tokenloom.storage.work.spill import COPIES_SHIFT, TABLE_DTYPE, Spill, SpillDocuments, write_spill
+from tokenloom.tasks.building.inputs import InputFile, check_unchanged
 from tokenloom.tasks.building.marks.evaluation import Verdict, row_numbers
-from tokenloom.tasks.building.marks.files import MarkRules
-from tokenloom.tasks.building.marks.tables import Documents, check_length, load_table
+from tokenloom.tasks.building.marks.files import MarkRules, comparing
+from tokenloom.tasks.building.marks.tables import Documents, check_length
 from tokenloom.tasks.building.merge import documents_of
 from tokenloom.tasks.building.plan import Build, BuildPlan, Partition
 from tokenloom.tasks.running import progress
@@ -70,19 +70,29 @@ def _check_aligned(rules: MarkRules, inputs: Sequence[InputFile]) -> None:
             raise InputError(f"{left[0]}: no input has the name of this file of marks; check `path`, or remove it")
 
 
-def unused_keys(rules: MarkRules, counts: Iterable[MarkCounts]) -> Iterator[str]:
-    """Yield a line for each table or list with keys that no document has, from the counts of all sources."""
+def unused_keys(rules: MarkRules, counts: Iterable[MarkCounts], numbers: Sequence[int]) -> Iterator[str]:
+    """Yield a line for each table or list, and for `repeat.times`, with keys that no document has.
+
+    Args:
+        rules: what marks decide.
+        counts: those of all sources.
+        numbers: how many keys each entry of marks has, see num_keys.
+    """
     found = added((each.found for each in counts), dict[str, int]())
-    for marks in rules.marks:
-        if not marks.is_aligned and (unused := len(load_table(marks)[0]) - found.get(marks.label, 0)) > 0:
+    for marks, number in zip(rules.marks, numbers, strict=True):
+        if (unused := number - found.get(marks.label, 0)) > 0:
             yield f"{marks.label}: at least {counted(unused, 'key')} of {marks.key} that no document has"
+    times = rules.repeat["times"] if rules.repeat else ()
+    if missing := [text for text in times if not found.get(f"repeat/{text}")]:
+        yield f"documents.repeat.times: {counted(len(missing), 'key')} that no document has: {', '.join(missing)}"
 
 
 def mark_file(build: Build, job: MarkJob) -> None:
     """Mark the documents of an input file; writes a record for each of its partitions, the last file of each.
 
     Raises:
-        InputError: a file of marks does not fit its input, or a mark that a document needs is missing or null.
+        InputError: a file of marks does not fit its input, a mark that a document needs is missing or null, or a file
+            has changed since the build was planned.
         WorkError: a spill is missing or damaged.
     """
     file, rules, num_rows = job[0][0].file, build.marks, [record.encoded.rows for _, record, _ in job]
@@ -93,14 +103,16 @@ def mark_file(build: Build, job: MarkJob) -> None:
     if without and (positions := next((marks for marks in aligned if marks.has_positions), None)):
         problem = f"{counted(without, 'row')} without a document, which datatrove doesn't count in {positions.label}"
         raise InputError(f"{file.url}: {problem}; build again without a filter, or remove documents by id")
-    for marks in aligned:
-        check_length(marks, file, sum(num_rows), is_tryout=build.limit is not None)
-    for i, (part, *_) in enumerate(job):
-        _mark_partition(build, rules, job[i], sum(num_rows[:i]) if aligned else None)
-        progress.report(progress.Advanced(done=part.num_bytes))
+    with comparing([marks.beside(file) for marks in aligned]):
+        for marks in aligned:
+            check_length(marks, file, sum(num_rows), is_tryout=build.limit is not None)
+        starts = [sum(num_rows[:i]) if aligned else None for i in range(len(job))]
+        records = [_mark_partition(build, rules, *found) for found in zip(job, starts, strict=True)]
+    for record in records:  # they vouch for the fingerprints, so the bytes read must be theirs
+        write_work_record(build.store, partition_record_path(record.name), record)
 
 
-def _mark_partition(build: Build, rules: MarkRules, job: _MarkedPart, num_before: int | None) -> None:
+def _mark_partition(build: Build, rules: MarkRules, job: _MarkedPart, num_before: int | None) -> MarkedPartition:
     """Mark the documents of a partition behind so many rows of the input; None without aligned marks."""
     part, record, name = job
     counts, copied, files = list[MarkCounts](), list[SpillCounts](), dict[str, int]()
@@ -110,6 +122,7 @@ def _mark_partition(build: Build, rules: MarkRules, job: _MarkedPart, num_before
     rows = np.sort(np.concatenate([np.empty(0, TABLE_DTYPE), *tables])["row"])
     if num_before is not None and len(rows) < record.encoded.rows:  # reading them again takes a while
         rows = row_numbers(make_reader(part.file.options), part.file.url, part)
+        check_unchanged(part.file)
     for index, (spill, table) in enumerate(zip(spills, tables, strict=True)):
         split = np.repeat(np.arange(num_splits, dtype=np.uint8), record.spills[index].documents)
         positions = np.searchsorted(rows, table["row"]) + (num_before or 0)
@@ -120,7 +133,8 @@ def _mark_partition(build: Build, rules: MarkRules, job: _MarkedPart, num_before
             copied.append(write_spill(build.store, name, len(copied), copies, num_splits, {}))
     files |= {spill_path(name, index): written.bytes for index, written in enumerate(copied)}
     total = added(counts, MarkCounts({}, DocumentCounts(0, 0), {}, {}))
-    write_work_record(build.store, partition_record_path(name), MarkedPartition(name, total, copied, files))
+    progress.report(progress.Advanced(done=part.num_bytes))
+    return MarkedPartition(name, total, copied, files)
 
 
 def _counts(build: Build, documents: Documents, verdict: Verdict) -> MarkCounts:
@@ -160,6 +174,7 @@ def _further_copies(spill: Spill, documents: Documents, copies: UInt8s) -> Itera
     for start, end in runs_of(offsets_of(lengths[which]), _COPIED_TOKENS):
         rows = table[of := which[start:end]]
         rows["key"] = copy_keys(rows["key"], number[start:end])
+        rows["row"] |= copies[of].astype(np.uint64) << COPIES_SHIFT
         taken = None if classes is None else take_segments(classes, of, np.dtype(np.uint8))
         ids = documents.ids.take(pa.array(of))
         yield documents_of(rows, documents.split[of], ids, take_segments(tokens, of, spill.dtype), taken)

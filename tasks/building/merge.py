@@ -29,7 +29,15 @@ from tokenloom.storage.work.records import (
     write_work_record,
 )
 from tokenloom.storage.work.segments import as_segments, take_segments
-from tokenloom.storage.work.spill import ROW_BITS, TABLE_DTYPE, Spill, SpillDocuments, write_spill
+from tokenloom.storage.work.spill import (
+    COPIES_SHIFT,
+    MAX_RUN_SPILLS,
+    ROW_BITS,
+    TABLE_DTYPE,
+    Spill,
+    SpillDocuments,
+    write_spill,
+)
 from tokenloom.tasks.building.plan import Build
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.sizes import MAX_FAN_IN
@@ -46,7 +54,7 @@ class Piece:
     `counts` has its "duplicates", its further "copies", "left_copies" of identical documents, and "left_tokens".
 
     Shapes: rows (n,) of TABLE_DTYPE; file_index (n,), which file holds a document; spill_index (n,), which spill it
-    comes from; ids (n,) large_string or None.
+    comes from; ids (n,) large_string or None. Above the ROW_BITS of a row is how many copies marks give it.
     """
 
     rows: NDArray[Any]
@@ -62,7 +70,7 @@ def merge_documents(
     """Read the documents of a split in a range of keys from all files, but those that marks drop.
 
     They come in the total order (key, content, source, path, row). If the build drops duplicates, the first of
-    identical documents is kept.
+    identical documents with the most copies is kept.
 
     Args:
         build: the build.
@@ -82,15 +90,18 @@ def merge_documents(
         first, rows = spill.documents(split_index, *keys)
         stays, spill_index = np.ones(len(rows), dtype=bool), np.full(len(rows), number, np.uint32)
         if isinstance(file, RunPart):
-            rows, spill_index = rows.copy(), (file.first + (rows["row"] >> ROW_BITS)).astype(np.uint32)
-            rows["row"] &= 2**ROW_BITS - 1
+            in_run = (rows["row"] >> ROW_BITS) % MAX_RUN_SPILLS
+            rows, spill_index = rows.copy(), (file.first + in_run).astype(np.uint32)
+            rows["row"] -= in_run << ROW_BITS
         elif file.marked:
-            stays = read_copies(build.store, file.marked, file.index, first, first + len(rows)) > 0
+            copies = read_copies(build.store, file.marked, file.index, first, first + len(rows))
+            stays, rows = copies > 0, rows.copy()
+            rows["row"] |= copies.astype(np.uint64) << COPIES_SHIFT
         num_read += np.bincount(is_copy[spill_index[stays]], minlength=2)
         num_tokens += int(rows["num_tokens"][stays].sum(dtype=np.uint64))
         # Drop copies within the file now: a million of them must not stay in memory until the merge.
         if build.rules.deduplicate:
-            stays[stays] = _is_first(rows[stays])
+            stays[stays] = _is_taken(rows[stays])
         if build.has_ids:
             ids.append(spill.ids(rows).filter(pa.array(stays)))
         tables.append(rows[stays])
@@ -100,7 +111,7 @@ def merge_documents(
     del tables
     order = _total_order(rows, spill_index)
     if build.rules.deduplicate:
-        order = order[_is_first(rows[order])]
+        order = order[_is_taken(rows[order])]
     rows, spill_index = rows[order], spill_index[order]
     num_copies = int(is_copy[spill_index].sum())
     return Piece(
@@ -123,13 +134,22 @@ def recorded_spill(root: str, file: MergedFile) -> Spill:
     return Spill(open_store(root), file.name, file.index, file.num_bytes, file.checksum)
 
 
-def _is_first(rows: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return whether each row differs from the row before it; identical ones, by key and content, are neighbours."""
-    first = np.zeros(len(rows), dtype=bool)
-    first[:1] = True
+def _is_taken(rows: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which of n rows a version takes: of identical ones, the first of those with the most copies.
+
+    So all copies of a document come from one row. Identical ones, by key and content, are neighbours.
+    """
+    is_first = np.zeros(len(rows), dtype=bool)
+    is_first[:1] = True
     for name in ("key", "content_high", "content_low"):
-        first[1:] |= rows[name][1:] != rows[name][:-1]
-    return first
+        is_first[1:] |= rows[name][1:] != rows[name][:-1]
+    copies = rows["row"] >> COPIES_SHIFT
+    if copies.max(initial=0) < 2:
+        return is_first
+    order = np.lexsort((255 - copies, np.cumsum(is_first)))  # stable
+    is_taken = np.zeros(len(rows), dtype=bool)
+    is_taken[order[is_first]] = True  # groups begin where they did
+    return is_taken
 
 
 def _total_order(rows: NDArray[Any], spill_index: NDArray[np.uint32]) -> NDArray[np.int64]:

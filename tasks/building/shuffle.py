@@ -34,6 +34,7 @@ from tokenloom.storage.work.records import (
     shard_record_path,
     write_work_record,
 )
+from tokenloom.storage.work.spill import ROW_BITS
 from tokenloom.tasks.building.merge import Gathered, gather_tokens, merge_documents
 from tokenloom.tasks.building.plan import Build
 from tokenloom.tasks.running import progress
@@ -116,7 +117,7 @@ def _write_shard(build: Build, assignment: Assignment, shard: ShardRange) -> Sha
                 keys = [*keys[:1], *(f"{key:016x}" for key in rows["key"][[0, -1]])]
                 documents.add(rows["num_tokens"], sources[piece.spill_index])
                 content = np.stack([rows["content_high"], rows["content_low"]], axis=1)
-                origin = inputs[piece.spill_index], rows["row"]
+                origin = inputs[piece.spill_index], rows["row"] % 2**ROW_BITS
                 table.append(rows["num_tokens"], *origin, content, rows["key"], piece.ids, hashes)
             if start_sync:
                 start_sync()  # it writes to the device while the next piece is merged

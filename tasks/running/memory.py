@@ -29,7 +29,7 @@ def bound_this_process() -> None:
 
 
 @contextmanager
-def bounded(max_bytes: int, place: str) -> Iterator[None]:
+def bounded(max_bytes: int, place: str, next_step: str = "raise documents.max_bytes") -> Iterator[None]:
     """Limit this process to 1 GB and 4 x `max_bytes` in the block; raise InputError if that is not enough.
 
     The limit is higher if a tokenizer or a transform already uses more than half of the 1 GB.
@@ -37,6 +37,7 @@ def bounded(max_bytes: int, place: str) -> Iterator[None]:
     Args:
         max_bytes: the size of the largest document, documents.max_bytes.
         place: the file and range to read, for the message.
+        next_step: what else helps, for the message.
     """
     if not _is_bounded:
         yield
@@ -49,7 +50,7 @@ def bounded(max_bytes: int, place: str) -> Iterator[None]:
     except MemoryError as error:
         if 0 <= resource.getrlimit(resource.RLIMIT_AS)[0] < limit:  # a limit from outside: not the file's fault
             raise
-        raise InputError(f"{place}: {no_memory(max_bytes)}") from error
+        raise InputError(f"{place}: {no_memory(max_bytes, next_step)}") from error
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
@@ -65,13 +66,13 @@ def each_bounded(items: Iterator[Item], max_bytes: int, place: str) -> Iterator[
         del item  # it may be large: free it before the next one is produced
 
 
-def no_memory(max_bytes: int) -> str:
+def no_memory(max_bytes: int, next_step: str = "raise documents.max_bytes") -> str:
     """Return the reason and the next step for the message of a MemoryError."""
     if not _is_bounded:
         return "not enough memory to read it; build again with fewer --workers"
     return (
         f"reading it needs more than {_BASE_BYTES + 4 * max_bytes:,} bytes of memory: a page, batch or line is too "
-        "large, or claims to hold more than it does; repair the file or leave it out, or raise documents.max_bytes"
+        f"large, or claims to hold more than it does; repair the file or leave it out, or {next_step}"
     )
 
 

@@ -151,6 +151,10 @@ class Runner:
         batches = batches_of(jobs, self.num_workers, task_weight, max_tasks)
         return list(chain.from_iterable(self.run(name, step, batches)))
 
+    def examine(self, step: Step, items: Sequence[Any]) -> list[Any]:
+        """Call a function that reads a file from outside with each of some items; return the results in order."""
+        return self.each("examine", step, [Job("a file", item) for item in items])
+
 
 @contextmanager
 def open_workers(num_workers: int) -> Iterator[Runner]:

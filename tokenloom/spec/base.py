@@ -22,6 +22,7 @@ from tokenloom.spec.syntax import NAME_PATTERN, escaped, parse_filter
 from tokenloom.storage.formats.manifest import given_options
 from tokenloom.wording import SECRET_URL
 
+QUOTES = "put quotes around yes, no, on, off, true, false and null, as YAML reads no text there"
 _LAST = 1000  # position of the kind in the form
 _AS_USUAL = {"type": "object", "title": "As usual"}  # a tab without fields, which submits nothing
 

@@ -15,6 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from tokenloom.errors import SpecError, StoreError, message_of
+from tokenloom.spec.base import QUOTES
 from tokenloom.spec.build_spec import BuildSpec, field_names
 from tokenloom.spec.tokenizers import expand_short_name
 from tokenloom.storage.stores import is_object
@@ -95,6 +96,8 @@ def _message(item: Any, file: YamlFile) -> str:
         rule = f"unknown key (value {shown}). {did_you_mean(str(key[-1]), field_names(location[:-1]))}"
     else:
         rule = item["msg"].removeprefix("Value error, ") + ("" if isinstance(given, dict) else f"; got {shown}")
+    if isinstance(given, bool) and "string" in rule:
+        rule += f"; {QUOTES}"
     return f"{file.place(key)}: {dotted(key) or 'spec'}: {rule}"
 
 

@@ -6,11 +6,20 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from tokenloom.spec.base import Location, SpecModel, as_list
+from tokenloom.spec.base import QUOTES, Location, SpecModel, as_list
 from tokenloom.spec.syntax import is_table
 
 MAX_TIMES = 255
-_Text = Annotated[str, BeforeValidator(str)]
+
+
+def _spelled(value: Any) -> str:
+    """Return a value of a mark as a text; raise ValueError for one that YAML reads as neither text nor number."""
+    if isinstance(value, bool | None) or value != value:
+        raise ValueError(f"{value!r} is no value of a mark; {QUOTES}")
+    return str(value)
+
+
+_Text = Annotated[str, BeforeValidator(_spelled)]
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
 
 

@@ -21,7 +21,7 @@ from tokenloom.storage.work.fingerprints import FingerprintMemory
 from tokenloom.storage.work.records import find_assignments
 from tokenloom.storage.work.spill import TABLE_DTYPE, Spill
 from tokenloom.tasks.building.inputs import find_input
-from tokenloom.tasks.building.marks.files import MarkRules, find_marks
+from tokenloom.tasks.building.marks.files import MarkRules, examine, list_marks, rules_of
 from tokenloom.tasks.building.marks.tables import Documents, find, kept_by, names_of
 from tokenloom.tasks.sources import PartitionRange, SourceReader, make_reader
 from tokenloom.tasks.sources.filters import number_of
@@ -38,7 +38,7 @@ class Verdict:
         marks: of all documents, null for those without them.
         copies: (n,), how many of each a version has.
         why: (n,), what drops a document, as an index into `reasons`; 0 drops nothing.
-        found: how many keys of each table or list the documents have.
+        found: how many keys of each table or list the documents have, and how many documents each key of `repeat` has.
 
     Raises InputError if a document lacks a mark that it must have.
     """
@@ -106,10 +106,11 @@ class Verdict:
         """Set the numbers of copies by the value of a mark; a hash of the content decides fractions."""
         table, kind, wanted = self._documents.table, self.marks[by].type, np.ones(len(where))
         for text, number in times.items():
-            value = text if pa.types.is_string(kind) or pa.types.is_large_string(kind) else number_of(text)
-            if value is None:
-                raise InputError(f"documents.repeat.times: {text!r} is not a value of {by}; correct it")
-            wanted[kept_by(self.marks, Comparison(by, "==", value), self._documents.file.url)] = number
+            value = text if "string" in str(kind) else number_of(text)
+            assert value is not None  # number_of returns None for a blank text alone, and rules_of has none
+            has = kept_by(self.marks, Comparison(by, "==", value), self._documents.file.url)
+            self.found[f"repeat/{text}"] = int(has.sum())
+            wanted[has] = number
         is_repeated = np.isin([name for name, _ in rules.shares], splits)
         wanted[~is_repeated[self._documents.split]] = 1
         draw = mix64(Purpose.REPEAT, rules.seed, (table["content_high"], table["content_low"]))
@@ -123,7 +124,7 @@ def explain(spec: BuildSpec, tables: VersionTables, document: Origin) -> tuple[s
 
     Raises InputError as mark_file.
     """
-    rules = find_marks(spec, FingerprintMemory(tables.store))
+    rules = rules_of(spec, map(examine, list_marks(spec, FingerprintMemory(tables.store))))
     file = find_input(spec, tables.store, document["source"], document["path"])
     if not rules or not file or canonical_json(rules.identity().get("marks")) != canonical_json(tables.rules.marks):
         return "", {}
@@ -147,6 +148,8 @@ def rows_in_spills(tables: VersionTables, content: str) -> Iterator[Origin]:
     assignments = find_assignments(tables.store, tables.manifest.version)
     with suppress(WorkError):
         for entry in assignments[-1].spills if assignments else ():
+            if entry.is_copy:
+                continue
             spill = Spill(tables.store, entry.name, entry.index, entry.num_bytes, entry.checksum)
             rows, file = spill.documents(split, *keys)[1], tables.inputs[entry.input_index]
             for row in rows[(rows["content_high"] == words[0]) & (rows["content_low"] == words[1])]:

@@ -5,84 +5,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenloom.errors import InputError, message_of
 from tokenloom.spec.syntax import REMOVE, parse_filter
-from tokenloom.storage.formats.keys import words_of
+from tokenloom.storage.formats.keys import Digests, words_of
 from tokenloom.storage.formats.records import sha256_of, sha256_of_bytes
 from tokenloom.storage.work.fingerprints import FingerprintMemory
-from tokenloom.tasks.building.inputs import files_of
+from tokenloom.tasks.building.inputs import InputFile, check_unchanged, files_of, input_file
 from tokenloom.tasks.rules import read_list
-from tokenloom.tasks.sources.files import open_input
-from tokenloom.tasks.sources.listing import find_files
+from tokenloom.tasks.running.memory import bounded
+from tokenloom.tasks.sources.files import input_bytes, open_decompressed, open_input, sharing_files
+from tokenloom.tasks.sources.filters import number_of
+from tokenloom.tasks.sources.listing import PINNED, find_files
+from tokenloom.tasks.sources.values import value_type
 
 if TYPE_CHECKING:
     from tokenloom.spec.build_spec import BuildSpec
     from tokenloom.storage.work.records import PartitionRecord
-    from tokenloom.tasks.building.inputs import InputFile
 
 EXCLUDED = "excluded"  # counts what documents.exclude removes
 _OPTIONS = ("key", "as_", "missing", "source")
+_KEY_BYTES = 64  # of a key, at most, while its file is read
+_HEAD_BYTES = 2**20
 _POSITIONS = ".remove"  # of datatrove: little-endian uint32, the positions of rows to remove
 
 
-class MarkFile(NamedTuple):
-    """A file of marks; `path` is relative to the root of its pattern."""
-
-    path: str
-    url: str
-    fingerprint: str
+@contextmanager
+def comparing(files: Iterable[InputFile]) -> Iterator[None]:
+    """Raise InputError if a file that the block reads has changed since the plan, whatever else the block raises."""
+    try:
+        yield
+    finally:
+        for file in files:
+            check_unchanged(file)
 
 
 @dataclass(frozen=True)
 class MarkFiles:
-    """An entry of `documents.marks`, see its model, and its files; messages and counts name it by its label."""
+    """An entry of `documents.marks`, see its model, and its files; messages and counts name it by its label.
+
+    `memory` is how many bytes of it a worker may hold; `only_hashes` says that a list has no texts. `columns` are those
+    of its first file, if that is parquet, and whether they hold texts; see examine.
+    """
 
     key: str
     as_: str | None
     missing: str
     source: list[str] = field(hash=False)
-    files: tuple[MarkFile, ...]
+    files: tuple[InputFile, ...]
     label: str
+    memory: int
+    only_hashes: bool = False
+    columns: dict[str, bool] = field(default_factory=dict, hash=False)
 
     @property
     def is_aligned(self) -> bool:
         """Whether there is a file of marks for each input file, with a row for each of its rows."""
-        return self.key == "row" and not {"path", "row"} <= set(column_names(self.files[0]))
+        return self.key == "row" and not {"path", "row"} <= self.columns.keys()
+
+    def reading(self, url: str) -> AbstractContextManager[None]:
+        """Limit the memory of a worker that reads a file of the entry; raises InputError if that is not enough."""
+        return bounded(self.memory // 4, url, "raise runner.memory")
 
     @property
     def has_positions(self) -> bool:
         """Whether the files have positions of rows to remove; there is none for an input that loses no row."""
         return self.files[0].url.endswith(_POSITIONS)
 
-    def beside(self, file: InputFile) -> MarkFile:
+    def beside(self, file: InputFile) -> InputFile:
         """Return the file of marks for an input: the same path but for suffixes; raises InputError without one."""
         path, by_stem = PurePosixPath(file.path), _by_stem(self)
         for stem in (path, path.with_suffix(""), path.with_suffix("").with_suffix("")):  # such as .jsonl.gz
             if found := by_stem.get(stem):
                 return found
         if self.has_positions:
-            return MarkFile(file.path, "", "")
+            return InputFile("", file.path, "", 0, PINNED, {}, {})  # what is not there does not change
         problem = f"no file of marks for the input {file.path}; check the path, or name `source:`"
         raise InputError(f"{self.files[0].url}: {problem}; lists of keys are `key: id` or `key: content`")
-
-
-@lru_cache(maxsize=64)
-def column_names(file: MarkFile) -> tuple[str, ...]:
-    """Return the names of the columns of a parquet file; none of another."""
-    if not file.url.endswith(".parquet"):
-        return ()
-    with open_table(file.url) as table:
-        return tuple(table.schema_arrow.names)
 
 
 @contextmanager
@@ -91,12 +99,14 @@ def open_table(url: str) -> Iterator[pq.ParquetFile]:
     try:
         with open_input(url) as data:
             yield pq.ParquetFile(data)
+    except pa.ArrowMemoryError:
+        raise
     except pa.ArrowException as error:
         raise InputError(f"{url}: not a readable parquet file: {message_of(error)}; recreate it") from error
 
 
 @lru_cache(maxsize=8)
-def _by_stem(marks: MarkFiles) -> dict[PurePosixPath, MarkFile]:
+def _by_stem(marks: MarkFiles) -> dict[PurePosixPath, InputFile]:
     return {PurePosixPath(file.path).with_suffix(""): file for file in marks.files}
 
 
@@ -129,7 +139,8 @@ class MarkRules:
         marks = [replace(m, files=(m.beside(file),)) if m.is_aligned else m for m in self.of(file.source)]
         spills = [spill.checksum for spill in record.spills]  # another encoder gives other spills of the same name
         place = [file.source, file.path, spill_name]
-        return sha256_of({"place": place, "spills": spills, "marks": self._identity(marks)})[:32]
+        decides = {"place": place, "spills": spills, "marks": self._identity(marks), "format": 2}
+        return sha256_of(decides)[:32]
 
     def _identity(self, marks: Sequence[MarkFiles]) -> dict[str, Any]:
         return {
@@ -141,28 +152,103 @@ class MarkRules:
         }
 
 
-def find_marks(spec: BuildSpec, memory: FingerprintMemory) -> MarkRules | None:
-    """Return what the files of marks and exclusions of a spec decide, None if it names none.
+def list_marks(spec: BuildSpec, memory: FingerprintMemory) -> list[MarkFiles]:
+    """Return the entries of `documents.marks` with their files, and that of the exclusions last; reads none of them.
 
-    Raises InputError if a pattern matches no file, or if the exclusions can't be read.
+    Raises InputError if a pattern matches no file.
     """
-    rules, marks = spec.documents, list[MarkFiles]()
+    rules, held = spec.documents, spec.runner.memory
+    marks: list[MarkFiles] = []
     for entry in rules.marks:
-        files = find_files(entry.path)
-        found = tuple(MarkFile(each.path, each.url, each.fingerprint or memory.local(each.url)[0]) for each in files)
+        files = tuple(input_file(file, "", {}, memory) for file in find_files(entry.path))
         label = files[0].url.rpartition("/")[2]
         if label in {EXCLUDED, "keep", "repeat", *(one.label for one in marks)}:
             label = f"marks.{len(marks)}"
-        made = MarkFiles(**entry.options(), files=found, label=label)
-        marks.append(replace(made, files=_by_task(found, spec, entry.source)) if made.has_positions else made)
-    excluded = _excluded(rules.exclude, only_hashes=bool(spec.ids_options())) if rules.exclude else None
-    if not marks and not excluded:
+        made = MarkFiles(**entry.options(), files=files, label=label, memory=held)
+        marks.append(replace(made, files=_by_task(files, spec, entry.source)) if made.has_positions else made)
+    if rules.exclude:
+        file = InputFile("", EXCLUDED, rules.exclude, input_bytes(rules.exclude), "", {}, {})
+        only_hashes = bool(spec.ids_options())
+        marks.append(MarkFiles("content", REMOVE, "keep", [], (file,), EXCLUDED, held, only_hashes))
+    return marks
+
+
+def rules_of(spec: BuildSpec, examined: Iterable[MarkFiles | None]) -> MarkRules | None:
+    """Return what marks decide, from the entries of list_marks after `examine`; None if there are none.
+
+    Raises InputError if two keys of `repeat` are one value.
+    """
+    marks = [entry for entry in examined if entry]
+    if not marks:
         return None
-    repeat = rules.repeat.model_dump(mode="json") if rules.repeat else None
-    return MarkRules(excluded, tuple(marks), rules.keep, repeat, spec.seed, spec.split_shares())
+    excluded = marks.pop() if marks[-1].label == EXCLUDED else None
+    repeat = spec.documents.repeat.model_dump(mode="json") if spec.documents.repeat else None
+    if repeat:
+        repeat["times"] = _typed(marks, repeat["by"], repeat["times"])
+    return MarkRules(excluded, tuple(marks), spec.documents.keep, repeat, spec.seed, spec.split_shares())
 
 
-def _by_task(files: Sequence[MarkFile], spec: BuildSpec, sources: Sequence[str]) -> tuple[MarkFile, ...]:
+def examine(marks: MarkFiles) -> MarkFiles | None:
+    """Return an entry with its columns; exclusions with a hash of their contents, None if there are none.
+
+    Raises InputError if a file can't be read, or has more keys than a worker can hold.
+    """
+    first = marks.files[0]
+    with marks.reading(first.url), sharing_files():
+        if first.url.endswith(".parquet"):
+            with open_table(first.url) as table:
+                columns = {column.name: "string" in str(value_type(column.type)) for column in table.schema_arrow}
+            marks = replace(marks, columns=columns)
+        if not marks.is_aligned:
+            _check_keys(marks)
+        if marks.label != EXCLUDED:
+            return marks
+        contents = read_list(first.url, "content", only_hashes=marks.only_hashes)
+        file = replace(first, fingerprint=fingerprint_of(contents))
+        return replace(marks, files=(file,)) if len(contents) else None
+
+
+def _check_keys(marks: MarkFiles) -> None:
+    """Raise InputError if a worker can't hold the keys of files; it looks at footers, or at the first lines."""
+    num_keys = sum(map(_num_keys, marks.files))
+    if (num_bytes := _KEY_BYTES * num_keys) > marks.memory:
+        problem = f"about {num_keys:,} keys need {num_bytes:,} bytes in each worker, which has {marks.memory:,}"
+        raise InputError(f"{marks.files[0].url}: {problem}; raise runner.memory, or give marks by row")
+
+
+def _num_keys(file: InputFile) -> int:
+    """Return how many keys a file has; of lines, about: their length in its first megabyte is taken for that of all."""
+    if file.url.endswith(".parquet"):
+        with open_table(file.url) as table:
+            return int(table.metadata.num_rows)
+    if file.num_bytes < _HEAD_BYTES:
+        return 0
+    with open_decompressed(file.url) as data:
+        head = data.read(_HEAD_BYTES)
+    return head.count(b"\n") * file.num_bytes // len(head)
+
+
+def fingerprint_of(contents: Digests) -> str:
+    """Return the fingerprint of excluded contents, (n,), sorted: any order and form of a list has the same."""
+    return sha256_of_bytes(words_of(contents.tobytes()).astype("<u8").tobytes())
+
+
+def _typed(marks: Sequence[MarkFiles], by: str, times: dict[str, float]) -> dict[str, float]:
+    """Return `times` by the values of the mark `by`, sorted: a number has one name, however it is spelled.
+
+    Raises InputError if two keys are one value.
+    """
+    typed: dict[str, float] = {}
+    is_text = any(entry.columns.get(by) for entry in marks)
+    for text in sorted(times):
+        value = text if is_text else str(number_of(text)).removesuffix(".0")
+        if value in typed:
+            raise InputError(f"documents.repeat.times: two keys of one value of {by}, {value}; correct the keys")
+        typed[value] = times[text]
+    return typed
+
+
+def _by_task(files: Sequence[InputFile], spec: BuildSpec, sources: Sequence[str]) -> tuple[InputFile, ...]:
     """Give each file of positions the path of the input that datatrove's task of its number read."""
     name, *others = sources or spec.source_names()
     if others:
@@ -172,13 +258,5 @@ def _by_task(files: Sequence[MarkFile], spec: BuildSpec, sources: Sequence[str])
         task = PurePosixPath(file.url).stem
         if not task.isdigit() or int(task) >= len(inputs):
             raise InputError(f"{file.url}: no task 0 to {len(inputs) - 1}; recreate it with a task for each input file")
-        found.append(file._replace(path=inputs[int(task)].path))
+        found.append(replace(file, path=inputs[int(task)].path))
     return tuple(found)
-
-
-def _excluded(url: str, *, only_hashes: bool) -> MarkFiles | None:
-    """Return the list of `documents.exclude`, None if it is empty; any order and form of it has one fingerprint."""
-    contents = read_list(url, "content", only_hashes=only_hashes)
-    digest = sha256_of_bytes(words_of(contents.tobytes()).astype("<u8").tobytes())
-    files = (MarkFile(EXCLUDED, url, digest),)
-    return MarkFiles("content", REMOVE, "keep", [], files, EXCLUDED) if len(contents) else None

@@ -23,7 +23,14 @@ from tokenloom.spec.syntax import Filter, columns_of, comparisons_of, is_table, 
 from tokenloom.storage.formats.arrays import Int64s
 from tokenloom.storage.formats.keys import DIGEST_DTYPE, Digests, content_hashes, digests_of
 from tokenloom.tasks.building.inputs import InputFile
-from tokenloom.tasks.building.marks.files import MarkFile, MarkFiles, MarkRules, column_names, open_table
+from tokenloom.tasks.building.marks.files import (
+    EXCLUDED,
+    MarkFiles,
+    MarkRules,
+    comparing,
+    fingerprint_of,
+    open_table,
+)
 from tokenloom.tasks.rules import read_list
 from tokenloom.tasks.sources import make_reader
 from tokenloom.tasks.sources.files import open_decompressed, open_input
@@ -31,7 +38,7 @@ from tokenloom.tasks.sources.filters import check_comparable, kept_rows
 from tokenloom.tasks.sources.values import pick, plain
 from tokenloom.tokenizers.base import text_bytes
 
-_BATCH_ROWS = 2**17
+_BATCH_ROWS = 2**13  # read at a time: 64 MB if each has 8 KB
 _NO_MARKS = pa.RecordBatch.from_pydict({})  # of a list
 
 
@@ -96,33 +103,45 @@ def _hashed(*columns: pa.Array) -> Digests:
 def load_table(marks: MarkFiles) -> tuple[Digests, pa.Table]:
     """Return the sorted keys of marks, each once, and their marks; a list has none.
 
-    Raises InputError if a file can't be read or lacks the column of its keys, or if a key has two different marks.
+    Raises InputError if a file can't be read, has changed since the plan, or lacks the column of its keys, or if a key
+    has two different marks.
     """
-    parts = [part for file in marks.files for part in _keyed(marks, file.url)]
-    keys = np.concatenate([np.empty(0, DIGEST_DTYPE), *(keys for keys, _ in parts)])
-    if marks.as_ is not None:
-        return np.sort(keys, kind="stable"), pa.Table.from_batches([_NO_MARKS])
-    try:
-        table = pa.concat_tables([pa.Table.from_batches([b]) for _, b in parts], promote_options="default")
-    except pa.ArrowException as error:
-        raise InputError(f"{marks.label}: files with other columns: {message_of(error)}") from error
-    if not table.num_columns:
-        raise InputError(f"{marks.label}: it has no marks, only keys; leave it out, or give it `as`")
-    if not marks.files[0].url.endswith(".parquet"):
-        table = pa.table([pc.fill_null(column, 0.0) for column in table.columns], table.column_names)
-    order = np.argsort(keys, kind="stable")
-    keys, table = keys[order], table.take(order)
-    again = np.flatnonzero(keys[1:] == keys[:-1]) + 1
-    if not table.take(again).equals(table.take(again - 1)):
-        raise InputError(f"{marks.label}: a key has two different marks; correct the file: one row for each key")
-    first = np.delete(np.arange(len(keys)), again)
-    return keys[first], table.take(first)
+    place = marks.files[0].url
+    with marks.reading(place), comparing(() if marks.label == EXCLUDED else marks.files):
+        parts = [part for file in marks.files for part in _keyed(marks, file.url)]
+        keys = np.concatenate([np.empty(0, DIGEST_DTYPE), *(keys for keys, _ in parts)])
+        if marks.label == EXCLUDED and fingerprint_of(keys) != marks.files[0].fingerprint:
+            raise InputError(f"{place}: it changed while it was read; build again when it is complete")
+        if marks.as_ is not None:
+            keys.sort(kind="stable")
+            return keys, pa.Table.from_batches([_NO_MARKS])
+        try:
+            table = pa.concat_tables([pa.Table.from_batches([b]) for _, b in parts], promote_options="default")
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise InputError(f"{marks.label}: files with other columns: {message_of(error)}") from error
+        del parts
+        if not table.num_columns:
+            raise InputError(f"{marks.label}: it has no marks, only keys; leave it out, or give it `as`")
+        if not place.endswith(".parquet"):
+            table = pa.table([pc.fill_null(column, 0.0) for column in table.columns], table.column_names)
+        order = np.argsort(keys, kind="stable")
+        keys, table = keys[order], table.take(order)
+        again = np.flatnonzero(keys[1:] == keys[:-1]) + 1
+        if not table.take(again).equals(table.take(again - 1)):
+            raise InputError(f"{marks.label}: a key has two different marks; correct the file: one row for each key")
+        first = np.delete(np.arange(len(keys)), again)
+        return keys[first], table.take(first)
+
+
+def num_keys(marks: MarkFiles) -> int:
+    """Return how many keys a table or list has, each once; 0 for aligned marks."""
+    return 0 if marks.is_aligned else len(load_table(marks)[0])
 
 
 def names_of(marks: MarkFiles) -> Sequence[str]:
     """Return the names of the marks in files."""
     if marks.is_aligned:
-        return _marks_in(column_names(marks.files[0]))
+        return _marks_in(list(marks.columns))
     return [marks.as_] if marks.as_ else load_table(marks)[1].column_names
 
 
@@ -133,7 +152,7 @@ def _keyed(marks: MarkFiles, url: str) -> Iterator[tuple[Digests, pa.RecordBatch
     if not is_table(url) or (key == "content" and not is_parquet):
         yield read_list(url, key), _NO_MARKS
         return
-    for batch in _batches(url) if is_parquet else [_json_lines(url, is_list=is_list)]:
+    for batch in _batches(url) if is_parquet else _json_lines(url, is_list=is_list):
         names = batch.schema.names
         needed = ["path", "row"] if key == "row" else names if is_list and len(names) == 1 else [key]  # as Curator's
         if bad := next((name for name in needed if name not in names or batch[name].null_count), None):
@@ -156,7 +175,7 @@ def _contents(column: pa.Array) -> Digests:
     return found
 
 
-def _json_lines(url: str, *, is_list: bool) -> pa.RecordBatch:
+def _json_lines(url: str, *, is_list: bool) -> Iterator[pa.RecordBatch]:
     """Read the `id` of each line and, unless it is a list, dolma's {"attributes": {name: [[start, end, score], ...]}}.
 
     A mark is the score of the first span, 0 without one: dolma leaves out an attribute that found nothing.
@@ -173,6 +192,13 @@ def _json_lines(url: str, *, is_list: bool) -> pa.RecordBatch:
                 raise InputError(
                     f"{url}, line {number}: no id or attributes: {message_of(error)}; recreate it"
                 ) from error
+            if len(rows) == _BATCH_ROWS:
+                yield _batch_of(rows)
+                rows.clear()
+    yield _batch_of(rows)
+
+
+def _batch_of(rows: list[dict[str, str | float]]) -> pa.RecordBatch:
     types = {name: pa.float64() for row in rows for name in row} | {"id": pa.large_string()}
     return pa.RecordBatch.from_pylist(rows, pa.schema(types))
 
@@ -186,13 +212,14 @@ def _find_aligned(marks: MarkFiles, documents: Documents) -> tuple[Int64s, pa.Ta
             f"{file.url}: marks for each row, not a list: leave `as` out; give a list `key: id` or content"
         )
     start = int(positions.min(initial=0))
-    rows, table = positions - start, _read_rows(file, start, int(positions.max(initial=-1)) + 1)
+    with marks.reading(file.url):
+        rows, table = positions - start, _read_rows(file, start, int(positions.max(initial=-1)) + 1)
     if "id" in table.column_names and documents.file.options.get("id"):
         _compare_ids(documents, table["id"].take(pa.array(rows)), file)
     return rows, table.select(_marks_in(table.column_names))
 
 
-def _compare_ids(documents: Documents, theirs: pa.ChunkedArray, file: MarkFile) -> None:
+def _compare_ids(documents: Documents, theirs: pa.ChunkedArray, file: InputFile) -> None:
     """Raise InputError for the first row whose id differs from that in an aligned file of marks."""
     mine, theirs = documents.ids.fill_null(""), theirs.cast(pa.large_string()).fill_null("")
     differs = pc.not_equal(mine, theirs).to_numpy(zero_copy_only=False)
@@ -203,7 +230,7 @@ def _compare_ids(documents: Documents, theirs: pa.ChunkedArray, file: MarkFile) 
 
 
 @lru_cache(maxsize=4)
-def _removed(file: MarkFile) -> Int64s:
+def _removed(file: InputFile) -> Int64s:
     with open_input(file.url) if file.url else BytesIO() as data:
         found = data.read()
     if len(found) % 4:
@@ -211,7 +238,7 @@ def _removed(file: MarkFile) -> Int64s:
     return np.frombuffer(found, "<u4").astype(np.int64)
 
 
-def _read_rows(file: MarkFile, start: int, end: int) -> pa.Table:
+def _read_rows(file: InputFile, start: int, end: int) -> pa.Table:
     """Return rows [start, end) of a file of marks."""
     with open_table(file.url) as table:
         offsets = np.cumsum([0, *(table.metadata.row_group(i).num_rows for i in range(table.num_row_groups))])
@@ -256,8 +283,11 @@ def count_kept(rules: MarkRules) -> tuple[int, int] | None:
     """
     for marks in rules.marks if rules.keep else ():
         tree = parse_filter(rules.keep or "")
-        if marks.as_ is None and {*columns_of(tree)} <= {*column_names(marks.files[0])}:
-            batches = ((batch, file.url) for file in marks.files for batch in _batches(file.url, columns_of(tree)))
-            kept, rows = np.sum([(kept_by(batch, tree, url).sum(), len(batch)) for batch, url in batches], axis=0)
-            return int(kept), int(rows)
+        if marks.as_ is None and {*columns_of(tree)} <= marks.columns.keys():
+            counts = np.zeros(2, np.int64)
+            for file in marks.files:
+                with marks.reading(file.url):
+                    for batch in _batches(file.url, columns_of(tree)):
+                        counts += [kept_by(batch, tree, file.url).sum(), len(batch)]
+            return int(counts[0]), int(counts[1])
     return None

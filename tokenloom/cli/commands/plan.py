@@ -70,12 +70,10 @@ def _value(planned: BuildPlan, estimate: Estimate | None, learn: str) -> Json:
     not the fastest one. `checks` are the limits that the version must keep. `warnings` name what of it may be empty,
     and faults in conversations.
     """
-    from tokenloom.tasks.building.marks.tables import count_kept
     from tokenloom.tasks.building.version_facts import tokenizer_label
     from tokenloom.tasks.preview import first_rows
 
     chats = list(first_rows(planned))
-    kept = count_kept(planned.build.marks) if planned.build.marks else None
     sources = [_source(planned, name) for name in planned.spec.source_names()]
     return {
         "dataset": planned.spec.dataset,
@@ -91,7 +89,7 @@ def _value(planned: BuildPlan, estimate: Estimate | None, learn: str) -> Json:
         "sources": sources,
         "left_out": planned.left_out,
         "chat": _chat(planned, chats, learn) if planned.build.chat else None,
-        "kept_by_marks": kept,
+        "kept_by_marks": planned.kept,
         "checks": planned.limits,
         "warnings": _warnings(planned, estimate, chats),
     }
