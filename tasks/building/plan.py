@@ -153,9 +153,7 @@ def plan_build(spec: BuildSpec, marks: MarkRules | None = None) -> BuildPlan:
     definition = spec.tokenizer.model_dump()
     chat = None
     if spec.has_conversations:
-        from tokenloom.tasks.building.chat import (
-            chat_definition,
-        )  # late: a plan of texts needs no Jinja
+        from tokenloom.tasks.building.chat import chat_definition  # late: a plan of texts needs no Jinja
 
         chat = chat_definition(spec, definition)
     tokenizer = load_once(definition)

@@ -25,7 +25,7 @@ from tokenloom.tasks.rules import read_list
 from tokenloom.tasks.running.memory import bounded
 from tokenloom.tasks.sources.files import input_bytes, open_decompressed, open_input, sharing_files
 from tokenloom.tasks.sources.filters import number_of
-from tokenloom.tasks.sources.listing import PINNED, find_files
+from tokenloom.tasks.sources.listing import find_files
 from tokenloom.tasks.sources.values import value_type
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ def comparing(files: Iterable[InputFile]) -> Iterator[None]:
         yield
     finally:
         for file in files:
-            check_unchanged(file)
+            if file.url:  # a file of positions may be missing
+                check_unchanged(file)
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class MarkFiles:
             if found := by_stem.get(stem):
                 return found
         if self.has_positions:
-            return InputFile("", file.path, "", 0, PINNED, {}, {})  # what is not there does not change
+            return InputFile("", file.path, "", 0, "", {}, {})
         problem = f"no file of marks for the input {file.path}; check the path, or name `source:`"
         raise InputError(f"{self.files[0].url}: {problem}; lists of keys are `key: id` or `key: content`")
 
