@@ -7,11 +7,9 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from tokenloom.chat.conversation import ChatDefinition
-from tokenloom.chat.template import ChatTemplate
 from tokenloom.errors import InputError, SpecError
 from tokenloom.spec.blocks import OF_TOKENIZER, TEMPLATES
 from tokenloom.storage.formats.records import canonical_json
-from tokenloom.tasks.running.memory import bounded
 from tokenloom.tasks.sources.files import info_of, open_input
 from tokenloom.tokenizers.model_files import CONFIG, SPECIAL_TOKENS, TEMPLATE_FILE, chat_files
 from tokenloom.wording import tokenizer_name
@@ -30,7 +28,7 @@ def chat_definition(spec: BuildSpec, definition: dict[str, Any]) -> ChatDefiniti
         definition: of its tokenizer, with its pinned_fields.
 
     Raises:
-        SpecError: the template can't be read, or there is none.
+        SpecError: the template can't be read, or there is none. Workers compile it: see document_encoder.
         TokenizerError: a file that comes with the tokenizer is wrong.
     """
     rules, found = spec.chat, chat_files(definition)
@@ -53,15 +51,6 @@ def chat_definition(spec: BuildSpec, definition: dict[str, Any]) -> ChatDefiniti
         stop_tokens=tuple(rules.stop_tokens),
         special_tokens_in_content=rules.special_tokens_in_content,
     )
-
-
-def check_template(chat: ChatDefinition) -> None:
-    """Compile the template of a build; raise SpecError if it is not valid, InputError if that takes too much memory.
-
-    It runs in a worker: Jinja calculates what is constant as it compiles, of any size.
-    """
-    with bounded(0, "chat.template", "give another template"):
-        ChatTemplate(chat)
 
 
 def _named(definition: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ from tokenloom.storage.work.fingerprints import FingerprintMemory
 from tokenloom.storage.work.records import PartitionRecord, find_partition_records
 from tokenloom.storage.work.spill import SPILL_FORMAT
 from tokenloom.tasks.building.inputs import InputFile, LeftOut, list_inputs, with_layouts
-from tokenloom.tasks.building.marks.files import MarkRules, Run, find_marks
+from tokenloom.tasks.building.marks.files import MarkFiles, MarkRules, list_marks
 from tokenloom.tasks.rules import ROW_RULES, RowRules, load_transform
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.memory import bounded
@@ -131,17 +131,17 @@ class BuildPlan:
         return [partition for partition in self.distinct if partition.spill_name not in self.cached]
 
 
-def plan_build(spec: BuildSpec, run: Run = map) -> BuildPlan:
+def plan_build(spec: BuildSpec, marks: MarkRules | None = None) -> BuildPlan:
     """Plan a build, without its partitions. Writes nothing but remembered fingerprints.
 
     Args:
         spec: with absolute paths (BuildSpec.resolve).
-        run: where files of marks, exclusions and templates are read.
+        marks: what its marks and exclusions decide, see listed_marks and rules_of; None if it has none.
 
     Raises:
         InputError: no file matches, a folder matches, a file of marks or excluded contents can't be read, a dataset of
             the hub can't be reached, or the layout of conversations is not clear.
-        SpecError: the transform can't be imported, or a chat template can't be read or compiled.
+        SpecError: the transform can't be imported, or a chat template can't be read.
         TokenizerError: the tokenizer can't be fetched or loaded.
         StoreError: the store can't be read or written.
     """
@@ -155,17 +155,14 @@ def plan_build(spec: BuildSpec, run: Run = map) -> BuildPlan:
     if spec.has_conversations:
         from tokenloom.tasks.building.chat import (
             chat_definition,
-            check_template,
         )  # late: a plan of texts needs no Jinja
 
         chat = chat_definition(spec, definition)
-        list(run(check_template, [chat]))
     tokenizer = load_once(definition)
     inputs, left_out = list_inputs(spec, store)
     if spec.has_conversations:
         spec, inputs = with_layouts(spec, inputs)
     identities = [(file.source, file.path, file.fingerprint) for file in inputs]
-    marks = _marks(spec, store, run) if spec.documents.marks or spec.documents.exclude else None
     identity = _identity(spec, chat, marks)
     version = version_name(identity, identities, tokenizer.fingerprint)
     tag = tags.LATEST if spec.limit is None else tags.TRYOUT
@@ -206,9 +203,10 @@ def row_rules(spec: BuildSpec) -> RowRules:
     return RowRules(**same, transform=transform, seed=spec.seed, shares=spec.split_shares())
 
 
-def _marks(spec: BuildSpec, store: Store, run: Run) -> MarkRules | None:
-    memory = FingerprintMemory(store)
-    marks = find_marks(spec, memory, run)
+def listed_marks(spec: BuildSpec) -> list[MarkFiles]:
+    """Return the marks of a spec, see list_marks; writes nothing but remembered fingerprints."""
+    memory = FingerprintMemory(dataset_store(spec.store, spec.dataset))
+    marks = list_marks(spec, memory)
     memory.save()
     return marks
 

@@ -20,9 +20,9 @@ from tests.builders.observing import messages_of_builds
 from tests.builders.refusals import assert_refused
 from tests.counts import count
 from tokenloom.errors import SpecError
+from tokenloom.flows.direct import plan_directly
 from tokenloom.spec.build_spec import BuildSpec
 from tokenloom.spec.loading import load_spec
-from tokenloom.tasks.building.plan import plan_build
 
 _VALUES = [4, 5, 6, 4, 4, 5]
 
@@ -42,7 +42,7 @@ def _spec(folder: Path, times: Mapping[Any, float], values: pa.Array | None = No
 
 
 def test_the_names_of_versions_with_repeat_are_pinned(tmp_path: Path) -> None:
-    assert plan_build(_spec(tmp_path, {4: 2.5, 5: 7})).build.version == "64098458ddd55f20"
+    assert plan_directly(_spec(tmp_path, {4: 2.5, 5: 7}), 0)[0].build.version == "64098458ddd55f20"
 
 
 _INTEGERS, _FLOATS = pa.array(_VALUES), pa.array(_VALUES, pa.float32())

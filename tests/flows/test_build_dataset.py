@@ -94,11 +94,13 @@ def test_a_build_of_many_tiny_partitions_needs_few_task_runs(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("prefect_server")
-@pytest.mark.parametrize("workers", [0, 1])
-def test_files_of_marks_are_read_in_task_runs(tmp_path: Path, workers: int) -> None:
+@pytest.mark.parametrize(("kind", "workers"), [("process", 0), ("process", 1), ("dask", 1)])
+def test_files_of_marks_are_read_in_task_runs(tmp_path: Path, kind: str, workers: int) -> None:
     (tmp_path / "gone.txt").write_text('"document 1 of the flow"\n')
-    spec = _spec(tmp_path, documents={"exclude": str(tmp_path / "gone.txt")}, dataset=f"marked-{workers}")
-    result = build_dataset(spec.with_workers(workers))
+    runner = {"kind": kind, "workers": workers}
+    documents = {"exclude": str(tmp_path / "gone.txt")}
+    spec = _spec(tmp_path, documents=documents, runner=runner, dataset=f"marked-{kind}-{workers}")
+    result = build_dataset(spec)
     assert (result["rows"]["kept"], result["rows"]["excluded"]) == (299, 1)
     names = [run.name for run in _task_runs()[1]]
     assert names.count("examine a file") == 2  # for the plan, and for the validation

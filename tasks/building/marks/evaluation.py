@@ -21,7 +21,7 @@ from tokenloom.storage.work.fingerprints import FingerprintMemory
 from tokenloom.storage.work.records import find_assignments
 from tokenloom.storage.work.spill import TABLE_DTYPE, Spill
 from tokenloom.tasks.building.inputs import find_input
-from tokenloom.tasks.building.marks.files import MarkRules, find_marks
+from tokenloom.tasks.building.marks.files import MarkRules, examine, list_marks, rules_of
 from tokenloom.tasks.building.marks.tables import Documents, find, kept_by, names_of
 from tokenloom.tasks.sources import PartitionRange, SourceReader, make_reader
 from tokenloom.tasks.sources.filters import number_of
@@ -107,7 +107,7 @@ class Verdict:
         table, kind, wanted = self._documents.table, self.marks[by].type, np.ones(len(where))
         for text, number in times.items():
             value = text if "string" in str(kind) else number_of(text)
-            assert value is not None  # find_marks refuses such a text
+            assert value is not None  # number_of returns None for a blank text alone, and rules_of has none
             has = kept_by(self.marks, Comparison(by, "==", value), self._documents.file.url)
             self.found[f"repeat/{text}"] = int(has.sum())
             wanted[has] = number
@@ -124,7 +124,7 @@ def explain(spec: BuildSpec, tables: VersionTables, document: Origin) -> tuple[s
 
     Raises InputError as mark_file.
     """
-    rules = find_marks(spec, FingerprintMemory(tables.store))
+    rules = rules_of(spec, map(examine, list_marks(spec, FingerprintMemory(tables.store))))
     file = find_input(spec, tables.store, document["source"], document["path"])
     if not rules or not file or canonical_json(rules.identity().get("marks")) != canonical_json(tables.rules.marks):
         return "", {}

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -39,10 +39,6 @@ _HEAD_BYTES = 2**20
 _POSITIONS = ".remove"  # of datatrove: little-endian uint32, the positions of rows to remove
 
 
-#: calls a function with each of some items, in worker processes perhaps: `map` calls it in this one
-Run = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
-
-
 @contextmanager
 def comparing(files: Iterable[InputFile]) -> Iterator[None]:
     """Raise InputError if a file that the block reads has changed since the plan, whatever else the block raises."""
@@ -57,8 +53,8 @@ def comparing(files: Iterable[InputFile]) -> Iterator[None]:
 class MarkFiles:
     """An entry of `documents.marks`, see its model, and its files; messages and counts name it by its label.
 
-    `memory` is how many bytes of it a worker may hold. `columns` are those of its first file, if that is parquet, and
-    whether they hold texts; see examine.
+    `memory` is how many bytes of it a worker may hold; `only_hashes` says that a list has no texts. `columns` are those
+    of its first file, if that is parquet, and whether they hold texts; see examine.
     """
 
     key: str
@@ -68,6 +64,7 @@ class MarkFiles:
     files: tuple[InputFile, ...]
     label: str
     memory: int
+    only_hashes: bool = False
     columns: dict[str, bool] = field(default_factory=dict, hash=False)
 
     @property
@@ -155,38 +152,45 @@ class MarkRules:
         }
 
 
-def find_marks(spec: BuildSpec, memory: FingerprintMemory, run: Run = map) -> MarkRules | None:
-    """Return what the files of marks and exclusions of a spec decide, None if it names none.
+def list_marks(spec: BuildSpec, memory: FingerprintMemory) -> list[MarkFiles]:
+    """Return the entries of `documents.marks` with their files, and that of the exclusions last; reads none of them.
 
-    `run` says where these files are read. Raises InputError if a pattern matches no file, or as examine.
+    Raises InputError if a pattern matches no file.
     """
-    rules, marks, held = spec.documents, list[MarkFiles](), spec.runner.memory
+    rules = spec.documents
+    worker_bytes = spec.runner.memory
+    marks: list[MarkFiles] = []
     for entry in rules.marks:
         files = tuple(input_file(file, "", {}, memory) for file in find_files(entry.path))
         label = files[0].url.rpartition("/")[2]
         if label in {EXCLUDED, "keep", "repeat", *(one.label for one in marks)}:
             label = f"marks.{len(marks)}"
-        made = MarkFiles(**entry.options(), files=files, label=label, memory=held)
+        made = MarkFiles(**entry.options(), files=files, label=label, memory=worker_bytes)
         marks.append(replace(made, files=_by_task(files, spec, entry.source)) if made.has_positions else made)
     if rules.exclude:
         file = InputFile("", EXCLUDED, rules.exclude, input_bytes(rules.exclude), "", {}, {})
-        marks.append(MarkFiles("content", REMOVE, "keep", [], (file,), EXCLUDED, held))
-    examined = list(run(partial(examine, only_hashes=bool(spec.ids_options())), marks))
-    excluded = examined.pop() if rules.exclude else None
-    if not examined and not excluded:
+        only_hashes = bool(spec.ids_options())
+        marks.append(MarkFiles("content", REMOVE, "keep", [], (file,), EXCLUDED, worker_bytes, only_hashes))
+    return marks
+
+
+def rules_of(spec: BuildSpec, examined: Iterable[MarkFiles | None]) -> MarkRules | None:
+    """Return what marks decide, from the entries of list_marks after `examine`; None if there are none.
+
+    Raises InputError if two keys of `repeat` are one value.
+    """
+    marks = [entry for entry in examined if entry]
+    if not marks:
         return None
-    repeat = rules.repeat.model_dump(mode="json") if rules.repeat else None
+    excluded = marks.pop() if marks[-1].label == EXCLUDED else None
+    repeat = spec.documents.repeat.model_dump(mode="json") if spec.documents.repeat else None
     if repeat:
-        repeat["times"] = _typed(examined, repeat["by"], repeat["times"])
-    return MarkRules(excluded, tuple(examined), rules.keep, repeat, spec.seed, spec.split_shares())
+        repeat["times"] = _typed(marks, repeat["by"], repeat["times"])
+    return MarkRules(excluded, tuple(marks), spec.documents.keep, repeat, spec.seed, spec.split_shares())
 
 
-def examine(marks: MarkFiles, *, only_hashes: bool) -> MarkFiles | None:
+def examine(marks: MarkFiles) -> MarkFiles | None:
     """Return an entry with its columns; exclusions with a hash of their contents, None if there are none.
-
-    Args:
-        marks: an entry.
-        only_hashes: whether a text or conversation among exclusions is an error.
 
     Raises InputError if a file can't be read, or has more keys than a worker can hold.
     """
@@ -200,7 +204,7 @@ def examine(marks: MarkFiles, *, only_hashes: bool) -> MarkFiles | None:
             _check_keys(marks)
         if marks.label != EXCLUDED:
             return marks
-        contents = read_list(first.url, "content", only_hashes=only_hashes)
+        contents = read_list(first.url, "content", only_hashes=marks.only_hashes)
         file = replace(first, fingerprint=fingerprint_of(contents))
         return replace(marks, files=(file,)) if len(contents) else None
 
@@ -208,7 +212,8 @@ def examine(marks: MarkFiles, *, only_hashes: bool) -> MarkFiles | None:
 def _check_keys(marks: MarkFiles) -> None:
     """Raise InputError if a worker can't hold the keys of files; it looks at footers, or at the first lines."""
     num_keys = sum(map(_num_keys, marks.files))
-    if (num_bytes := _KEY_BYTES * num_keys) > marks.memory:
+    num_bytes = _KEY_BYTES * num_keys
+    if num_bytes > marks.memory:
         problem = f"about {num_keys:,} keys need {num_bytes:,} bytes in each worker, which has {marks.memory:,}"
         raise InputError(f"{marks.files[0].url}: {problem}; raise runner.memory, or give marks by row")
 
