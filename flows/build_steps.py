@@ -34,8 +34,7 @@ from tokenloom.tasks.building.check import RUN_DOCUMENTS, compare_documents
 from tokenloom.tasks.building.documents import preload_encoder
 from tokenloom.tasks.building.input_messages import disk_messages, input_messages, left_out_messages
 from tokenloom.tasks.building.inputs import check_all_unchanged
-from tokenloom.tasks.building.marking import mark_file, mark_jobs, unused_keys
-from tokenloom.tasks.building.marks.files import MarkRules, examine, rules_of
+from tokenloom.tasks.building.marking import check_marks, mark_file, mark_jobs, read_marks, unused_keys
 from tokenloom.tasks.building.marks.tables import count_kept, num_keys
 from tokenloom.tasks.building.merge import merge_part
 from tokenloom.tasks.building.plan import (
@@ -52,13 +51,7 @@ from tokenloom.tasks.building.plan import (
 from tokenloom.tasks.building.publish import BuildResult, finish_build, publish_version
 from tokenloom.tasks.building.shuffle import num_unmade, shuffle_shard
 from tokenloom.tasks.building.tokenization import tokenize_partition, tokenize_tryout
-from tokenloom.tasks.building.validate import (
-    check_jobs,
-    check_marks_unchanged,
-    refuse_differences,
-    rejected,
-    validate_build,
-)
+from tokenloom.tasks.building.validate import check_jobs, refuse_differences, rejected, validate_build
 from tokenloom.tasks.building.version_facts import VersionFacts
 from tokenloom.tasks.running import progress
 from tokenloom.tasks.running.steps import ALL, Job, Runner, Share, WorkLeft, refuse_left
@@ -121,20 +114,20 @@ def run_share(spec: BuildSpec, runner: Runner, share: Share) -> dict[str, Any]:
         if plan.published:
             return shown | {"left": {}}
         with building(plan.build.store, plan.build.version) as write_plan, _rejecting_encoders(plan.build.store):
-            left: dict[str, int] = {}
+            counts: dict[str, int] = {}
             try:
                 _make_shards(_cut(plan, runner, write_plan), runner, write_plan, {}, share)
-            except WorkLeft as error:
-                left = error.counts
+            except WorkLeft as left:
+                counts = left.counts
             runner.one("validate", lambda: check_all_unchanged(plan.spec, plan.inputs))
-            check_marks_unchanged(plan, _marks(plan.spec, runner))
-            return shown | {"left": left}
+            check_marks(plan, runner)
+            return shown | {"left": counts}
 
 
 def _plan(spec: BuildSpec, runner: Runner) -> BuildPlan:
     """Return the plan of a build; warn of what its inputs and its store lack, unless it is published."""
     progress.report(progress.StepStarted("plan", 0))
-    marks = _marks(spec, runner) if spec.documents.marks or spec.documents.exclude else None
+    marks = read_marks(spec, runner) if spec.documents.marks or spec.documents.exclude else None
     plan: BuildPlan = runner.one("plan", lambda: plan_build(spec, marks))
     progress.warn(left_out_messages(plan.left_out, only_unused=True))
     if not plan.published:
@@ -180,7 +173,7 @@ def plan_and_sample(spec: BuildSpec, runner: Runner) -> tuple[BuildPlan, Estimat
     from tokenloom.tasks.preview import estimate_build, probe_partition, probed_partitions  # only `plan` needs them
 
     with _naming_source_lines(spec):
-        plan = cut_inputs(plan_build(spec, _marks(spec, runner)), runner)
+        plan = cut_inputs(plan_build(spec, read_marks(spec, runner)), runner)
         parts = probed_partitions(plan)
         jobs = [Job(part.label, part) for part in parts]
         with _explaining_bad_rows(plan):
@@ -233,9 +226,9 @@ def _encode_and_publish(
         differences = runner.each("check", partial(compare_documents, build), checks, RUN_DOCUMENTS, MAX_SMALL_TASKS)
         refuse_differences(plan, assignment, chain.from_iterable(differences))
     with _step("validate", seconds):
-        marks = _marks(plan.spec, runner) if plan.build.marks else None
-        validate = partial(validate_build, plan, assignment, records, num_checked, marks)
-        measured = runner.one("validate", validate)
+        if plan.build.marks:
+            check_marks(plan, runner)
+        measured = runner.one("validate", lambda: validate_build(plan, assignment, records, num_checked))
     with _step("publish", seconds):
         write_plan(())  # it may be old if this machine was suspended
         facts = runner.one("publish", lambda: publish_version(plan, assignment, records, measured, seconds))

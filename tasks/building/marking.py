@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,18 +31,37 @@ from tokenloom.storage.work.segments import as_segments, take_segments
 from tokenloom.storage.work.spill import COPIES_SHIFT, TABLE_DTYPE, Spill, SpillDocuments, write_spill
 from tokenloom.tasks.building.inputs import InputFile, check_unchanged
 from tokenloom.tasks.building.marks.evaluation import Verdict, row_numbers
-from tokenloom.tasks.building.marks.files import MarkRules, comparing
+from tokenloom.tasks.building.marks.files import MarkRules, comparing, examine, rules_of
 from tokenloom.tasks.building.marks.tables import Documents, check_length
 from tokenloom.tasks.building.merge import documents_of
-from tokenloom.tasks.building.plan import Build, BuildPlan, Partition
+from tokenloom.tasks.building.plan import Build, BuildPlan, Partition, listed_marks
 from tokenloom.tasks.running import progress
+from tokenloom.tasks.running.steps import Runner
 from tokenloom.tasks.sources import make_reader
 from tokenloom.wording import counted
+
+if TYPE_CHECKING:
+    from tokenloom.spec.build_spec import BuildSpec
 
 _COPIED_TOKENS = 2**24  # in a spill of copies, about
 _MarkedPart = tuple[Partition, PartitionRecord, str]
 #: the partitions of an input file, in order, with the records of their spills, and the names of their marks
 MarkJob = list[_MarkedPart]
+
+
+def read_marks(spec: BuildSpec, runner: Runner) -> MarkRules | None:
+    """Return what the marks of a spec decide; workers read their files.
+
+    Raises InputError if a pattern matches no file, or as examine and rules_of.
+    """
+    listed = runner.one("list marks", lambda: listed_marks(spec))
+    return rules_of(spec, runner.examine(examine, listed))
+
+
+def check_marks(plan: BuildPlan, runner: Runner) -> None:
+    """Raise InputError if a file of marks or exclusions has changed since the plan."""
+    if read_marks(plan.spec, runner) != plan.build.marks:
+        raise InputError("documents: a file of marks or exclusions changed while the build ran; build again")
 
 
 def mark_jobs(plan: BuildPlan) -> tuple[list[str], list[MarkJob]]:
@@ -83,7 +102,8 @@ def unused_keys(rules: MarkRules, counts: Iterable[MarkCounts], numbers: Sequenc
         if (unused := number - found.get(marks.label, 0)) > 0:
             yield f"{marks.label}: at least {counted(unused, 'key')} of {marks.key} that no document has"
     times = rules.repeat["times"] if rules.repeat else ()
-    if missing := [text for text in times if not found.get(f"repeat/{text}")]:
+    missing = [text for text in times if not found.get(f"repeat/{text}")]
+    if missing:
         yield f"documents.repeat.times: {counted(len(missing), 'key')} that no document has: {', '.join(missing)}"
 
 
@@ -107,7 +127,7 @@ def mark_file(build: Build, job: MarkJob) -> None:
         for marks in aligned:
             check_length(marks, file, sum(num_rows), is_tryout=build.limit is not None)
         starts = [sum(num_rows[:i]) if aligned else None for i in range(len(job))]
-        records = [_mark_partition(build, rules, *found) for found in zip(job, starts, strict=True)]
+        records = [_mark_partition(build, rules, *part_and_start) for part_and_start in zip(job, starts, strict=True)]
     for record in records:  # they vouch for the fingerprints, so the bytes read must be theirs
         write_work_record(build.store, partition_record_path(record.name), record)
 

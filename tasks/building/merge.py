@@ -95,7 +95,8 @@ def merge_documents(
             rows["row"] -= in_run << ROW_BITS
         elif file.marked:
             copies = read_copies(build.store, file.marked, file.index, first, first + len(rows))
-            stays, rows = copies > 0, rows.copy()
+            stays = copies > 0
+            rows = rows.copy()
             rows["row"] |= copies.astype(np.uint64) << COPIES_SHIFT
         num_read += np.bincount(is_copy[spill_index[stays]], minlength=2)
         num_tokens += int(rows["num_tokens"][stays].sum(dtype=np.uint64))

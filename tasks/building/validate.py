@@ -20,7 +20,7 @@ from tokenloom.storage.versions.stored_shard import StoredShard
 from tokenloom.storage.work.records import Assignment, ShardRecord, remove_spills_of
 from tokenloom.tasks.building.check import Difference, Sample, choose_documents, divide_by_input
 from tokenloom.tasks.building.inputs import check_all_unchanged
-from tokenloom.tasks.building.marks.files import EXCLUDED, MarkRules
+from tokenloom.tasks.building.marks.files import EXCLUDED
 from tokenloom.tasks.building.plan import SAMPLE_BYTES, Build, BuildPlan
 from tokenloom.tasks.building.version_facts import INFERRED
 from tokenloom.tasks.running.steps import Job
@@ -97,19 +97,8 @@ def rejected(store: Store, error: EncoderMismatch) -> EncoderMismatch:
     )
 
 
-def check_marks_unchanged(plan: BuildPlan, now: MarkRules | None) -> None:
-    """Raise InputError if a file of marks or exclusions, which are `now` those, has changed since the plan."""
-    marks = plan.build.marks
-    if marks and (now is None or now.identity() != marks.identity()):
-        raise InputError("documents: a file of marks or exclusions changed while the build ran; build again")
-
-
 def validate_build(
-    plan: BuildPlan,
-    assignment: Assignment,
-    records: Sequence[ShardRecord],
-    num_checked: int,
-    marks: MarkRules | None,
+    plan: BuildPlan, assignment: Assignment, records: Sequence[ShardRecord], num_checked: int
 ) -> dict[str, int]:
     """Validate that a build is complete and correct; return the measured values for build.json.
 
@@ -118,15 +107,12 @@ def validate_build(
         assignment: which documents each shard gets.
         records: the records of all shards.
         num_checked: documents that were encoded again and compared.
-        marks: those that the spec has now.
 
     Raises:
         CheckError: a check failed; the message has both numbers.
         InputError: an input changed while the build ran, or the version has no document.
     """
     check_all_unchanged(plan.spec, plan.inputs)
-    if plan.build.marks:
-        check_marks_unchanged(plan, marks)
     rows = row_counts(assignment, records)
     _compare_totals(plan, assignment, records, rows)
     _validate_shards(plan, records)

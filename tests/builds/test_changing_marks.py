@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.builders.datasets import build, built_alone, listed_files, make_spec,
 from tests.builders.observing import at_step
 from tests.builders.refusals import assert_nothing_visible
 from tests.counts import every
+from tests.servers.s3_server import BUCKET, upload
 from tokenloom.cli.main import main
 from tokenloom.errors import InputError
 from tokenloom.flows.direct import share_from_spec
@@ -61,12 +63,12 @@ class Form:
     write: Callable[[Path, _Numbers], None]
     rules: dict[str, Any]
 
-    def spec(self, folder: Path) -> BuildSpec:
-        """Return a spec of rows with ids, the numbers of which are their texts."""
+    def spec(self, folder: Path, root: str = "") -> BuildSpec:
+        """Return a spec of rows with ids, the numbers of which are their texts; marks are below a folder or URL."""
         (folder / "marks").mkdir(exist_ok=True)
         rows = {"text": [f"text {n}" for n in range(_ROWS)], "id": [f"id{n}" for n in range(_ROWS)]}
         pq.write_table(pa.table(rows), folder / "a.parquet", row_group_size=9)
-        rules = json.loads(json.dumps(self.rules).replace("PATH", str(folder / self.name)))
+        rules = json.loads(json.dumps(self.rules).replace("PATH", f"{root or folder}/{self.name}"))
         source = {"kind": "parquet", "path": str(folder / "a.parquet"), "id": "id"}
         return make_spec(folder / "store", [source], splits={"train": 1.0}, documents=rules)
 
@@ -122,6 +124,29 @@ def test_marks_that_change_as_they_are_read_leave_no_work_behind(
 def _marked_records(folder: Path) -> list[Path]:
     """Return the records of marks in the store below a folder."""
     return [path for path in (folder / "store").rglob("work/spills/*.json") if b'"counts"' in path.read_bytes()]
+
+
+@pytest.mark.usefixtures("s3_proxy")
+@pytest.mark.parametrize("name", FORMS)
+def test_marks_of_a_store_that_change_as_they_are_read_leave_no_work_behind(
+    name: str, tmp_path: Path, s3_url: str
+) -> None:
+    form, key = FORMS[name], uuid.uuid4().hex
+    path = tmp_path / form.name
+    spec = form.spec(tmp_path, f"s3://{BUCKET}/{key}")
+    form.write(path, _GOOD)
+    upload(s3_url, tmp_path, key)
+
+    def change() -> None:
+        form.write(path, _OTHER)
+        upload(s3_url, tmp_path, key)
+
+    with at_step("mark", change), pytest.raises(InputError, match="changed while"):
+        build(spec)
+    assert not _marked_records(tmp_path)
+    form.write(path, _GOOD)
+    upload(s3_url, tmp_path, key)
+    assert listed_files(spec, build(spec).version) == built_alone(spec, tmp_path)
 
 
 @pytest.mark.parametrize("name", every(3, list(FORMS)))

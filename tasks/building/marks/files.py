@@ -158,19 +158,20 @@ def list_marks(spec: BuildSpec, memory: FingerprintMemory) -> list[MarkFiles]:
 
     Raises InputError if a pattern matches no file.
     """
-    rules, held = spec.documents, spec.runner.memory
+    rules = spec.documents
+    worker_bytes = spec.runner.memory
     marks: list[MarkFiles] = []
     for entry in rules.marks:
         files = tuple(input_file(file, "", {}, memory) for file in find_files(entry.path))
         label = files[0].url.rpartition("/")[2]
         if label in {EXCLUDED, "keep", "repeat", *(one.label for one in marks)}:
             label = f"marks.{len(marks)}"
-        made = MarkFiles(**entry.options(), files=files, label=label, memory=held)
+        made = MarkFiles(**entry.options(), files=files, label=label, memory=worker_bytes)
         marks.append(replace(made, files=_by_task(files, spec, entry.source)) if made.has_positions else made)
     if rules.exclude:
         file = InputFile("", EXCLUDED, rules.exclude, input_bytes(rules.exclude), "", {}, {})
         only_hashes = bool(spec.ids_options())
-        marks.append(MarkFiles("content", REMOVE, "keep", [], (file,), EXCLUDED, held, only_hashes))
+        marks.append(MarkFiles("content", REMOVE, "keep", [], (file,), EXCLUDED, worker_bytes, only_hashes))
     return marks
 
 
@@ -212,7 +213,8 @@ def examine(marks: MarkFiles) -> MarkFiles | None:
 def _check_keys(marks: MarkFiles) -> None:
     """Raise InputError if a worker can't hold the keys of files; it looks at footers, or at the first lines."""
     num_keys = sum(map(_num_keys, marks.files))
-    if (num_bytes := _KEY_BYTES * num_keys) > marks.memory:
+    num_bytes = _KEY_BYTES * num_keys
+    if num_bytes > marks.memory:
         problem = f"about {num_keys:,} keys need {num_bytes:,} bytes in each worker, which has {marks.memory:,}"
         raise InputError(f"{marks.files[0].url}: {problem}; raise runner.memory, or give marks by row")
 
