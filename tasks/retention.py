@@ -11,7 +11,6 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -29,7 +28,6 @@ from tokenloom.wording import counted, shown_age, shown_bytes
 DAY = 24 * 3600.0
 _FILES_AT_ONCE = 1000  # deleted in one request, where the store can
 _VERSIONS_AT_ONCE = 32  # whose manifests are in memory, and gone, while the tags are read again
-_REQUESTS_AT_ONCE = 16
 _BUILT = "a build has just begun to make it, or has published it"
 _PROBE = f"{TMP}/exclusive"  # stays: the next build asks with it whether the store creates exclusively
 _OF_VERSION = re.compile(rf"(?:versions|{BUILDS}|{PLANS}|{REPORTS})/([0-9a-f]{{16}})(?:/|\.json\Z|\.html\Z)")
@@ -186,20 +184,10 @@ def _delete_versions(store: Store, versions: Sequence[str], before: float) -> di
             if manifest is not None and version in restored:
                 with suppress(FileExistsError):  # it is still there, or a build has just published it
                     store.create(path, manifest)
-    folders = list[str]()
     for version in unused:
         if version not in used and not _delete_files(store, version, before):
             used[version] = _BUILT
-        if version not in used:
-            folders += _folders(version)
-    with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:  # a disk takes a millisecond for each
-        list(threads.map(store.remove_empty_folders, folders))
     return used
-
-
-def _folders(version: str) -> tuple[str, str]:
-    """Return the folder with the records of a version's build, then that of its files."""
-    return f"{BUILDS}/{version}", version_path(version)
 
 
 def _find_used(store: Store, versions: Iterable[str], before: float) -> dict[str, str]:
@@ -221,12 +209,13 @@ def _is_young(store: Store, path: str, before: float) -> bool:
 
 def _delete_files(store: Store, version: str, before: float) -> bool:
     """Delete the files of a version that were written `before`; return False if a build begins to make it."""
-    for folder in _folders(version):
+    for folder in (f"{BUILDS}/{version}", version_path(version)):
         old = [path for path, file in store.files_below(folder).items() if file.modified < before]
         for start in range(0, len(old), _FILES_AT_ONCE):
             if _is_young(store, plan_path(version), before):
                 return False
             store.remove_files(old[start : start + _FILES_AT_ONCE])
+        store.remove_empty_folders(folder)
     if _is_young(store, plan_path(version), before):
         return False
     store.remove(plan_path(version))

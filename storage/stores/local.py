@@ -13,7 +13,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -177,10 +177,16 @@ class LocalStore(Store):
 
     def remove(self, path: str) -> None:
         """Delete the file at `path` if it exists."""
-        final = self.local(path)
-        self._check_inside(final.parent)
-        with translate_errors(final, "written"):
-            final.unlink(missing_ok=True)
+        self.remove_files([path])
+
+    def remove_files(self, paths: Sequence[str]) -> None:
+        """Delete the files at `paths`; looks at each folder once. Files that do not exist are ignored."""
+        places = [self.local(path) for path in paths]
+        for folder in {place.parent for place in places}:
+            self._check_inside(folder)
+        for place in places:
+            with translate_errors(place, "written"):
+                place.unlink(missing_ok=True)
 
     def _check_inside(self, folder: Path) -> None:
         """Raise StoreError if a link in the dataset's folder leads out of it; the folder itself may be a link."""

@@ -77,6 +77,7 @@ def _write_half(file: IO[bytes], data: bytes | memoryview) -> None:
         (_folder() / "full").touch(exist_ok=False)
     except FileExistsError:
         time.sleep(600)
-    while len(list(_folder().glob("store/data/work/tmp/*.spill.*"))) < 4:
+    deadline = time.monotonic() + 60
+    while len(list(_folder().glob("store/data/work/tmp/*.spi*"))) < 4 and time.monotonic() < deadline:
         time.sleep(0.02)
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
