@@ -42,7 +42,6 @@ from tokenloom.tasks.building.plan import (
     Build,
     BuildPlan,
     cut_file,
-    listed_marks,
     partitions_by_source,
     plan_build,
     with_partitions,
@@ -137,12 +136,6 @@ def _plan(spec: BuildSpec, runner: Runner) -> BuildPlan:
         if not store.creates_exclusively():
             progress.warn([f"{store.root}: {_ONE_WRITER}"])
     return plan
-
-
-def _marks(spec: BuildSpec, runner: Runner) -> MarkRules | None:
-    """Return what the marks of a spec decide; workers read their files."""
-    listed = runner.one("list marks", lambda: listed_marks(spec))
-    return rules_of(spec, runner.examine(examine, listed))
 
 
 def _cut(plan: BuildPlan, runner: Runner, write_plan: WritePlan) -> BuildPlan:
