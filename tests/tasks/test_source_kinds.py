@@ -341,7 +341,7 @@ def test_files_of_a_web_server_are_read_in_parts(tmp_path: Path) -> None:
     with web_server(folder) as (url, _):
         assert built(url, "web") == built(str(folder), "local")
     for has, reason in {
-        "length": "gives neither an etag nor a generation; copy the file",
+        "length": "gives neither a hash of the content nor an ETag; copy the file",
         "chunks": "gives no length, or sends no parts of it; download it",
         "gzip": "gives no length, or sends no parts of it; download it",
         "etag": "support range requests.*; download it",
