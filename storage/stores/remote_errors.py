@@ -156,10 +156,11 @@ def _http_status(error: BaseException) -> int:
     response = getattr(error, "response", None)
     if isinstance(response, dict):
         return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    for name in ("status", "status_code", "code"):
-        value = getattr(error, name, None)
-        if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()):
-            return int(value)
+    for holder in (error, response):  # libraries of HTTP have it in the response
+        for name in ("status", "status_code", "code"):
+            value = getattr(holder, name, None)
+            if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()):
+                return int(value)
     return 403 if text_of(error).startswith("Forbidden: ") else 0  # gcsfs raises a bare OSError
 
 

@@ -14,7 +14,6 @@ from tokenloom.storage.stores import is_object
 from tokenloom.tasks.building.inputs import HIDDEN, InputFile, LeftOut
 from tokenloom.tasks.sizes import runs_of
 from tokenloom.tasks.sources import make_reader
-from tokenloom.tasks.sources.files import is_local
 from tokenloom.tasks.sources.listing import match
 from tokenloom.tasks.sources.reader import naming_source
 from tokenloom.wording import counted, first_of, shown_bytes
@@ -113,7 +112,8 @@ def table_messages(inputs: Sequence[InputFile]) -> Iterator[str]:
 
 def _table_in(folder: str) -> str:
     """Return that a folder is a table of a format; "" if it is none, or can't be listed."""
-    if is_local(folder) or (is_object(folder) and folder.partition("://")[2]):
+    is_folder = folder.startswith(("/", "file://", "local://"))  # a folder above a URL may be none: "hf:/"
+    if is_folder or (is_object(folder) and folder.partition("://")[2]):
         for name, mark in _TABLES.items():
             with suppress(InputError, StoreError):
                 if match(f"{escaped(folder)}/{mark}")[1]:

@@ -36,7 +36,7 @@ from tokenloom.tasks.sources.base import (
 )
 from tokenloom.tasks.sources.columns import Columns
 from tokenloom.tasks.sources.files import filesystem_of, input_bytes, is_local, waiting_if_told
-from tokenloom.tasks.sources.hub import commit_of, current_commit
+from tokenloom.tasks.sources.hub import commit_of, current_commit, pinned
 from tokenloom.tasks.sources.listing import FoundFile, LeaveOut, find_files, found_file
 from tokenloom.tasks.sources.reader import SourceReader
 from tokenloom.tasks.sources.token_ids import ATTENTION, BESIDE, IDS, IdColumns
@@ -72,24 +72,27 @@ class Reader(SourceReader):
         Raises InputError if dataset, config, split, revision or files don't exist, or if the hub can't be reached.
         """
         name = str(self._options["name"])
-        is_on_hub = name not in BUILDERS and not name.startswith("/")
         _library(name)  # raises if the package is missing
-        commit = current_commit(name, self._options.get("revision")) if is_on_hub else None
-        dataset = self._dataset(commit)
+        options: dict[str, Any] = {}
+        commit = None
+        root = f"{Path(name).resolve()}/"
+        if name in BUILDERS:
+            options = {"data_files": pinned(str(self._options["data_files"]))}
+            root = root_of(filesystem_of(options["data_files"])[1])
+        elif not name.startswith("/"):
+            commit = current_commit(name, self._options.get("revision"))
+        dataset = _dataset({**self._options, **options}, commit)
         if commit:
             found = [_hub_file(url, commit) for url in dataset.urls]
         else:
-            root = f"{Path(name).resolve()}/"
-            if name in BUILDERS:
-                root = root_of(filesystem_of(str(self._options["data_files"]))[1])
-            found = [found_file(url.removeprefix(root), url, url) for url in dataset.urls]
-        options: dict[str, Any] = {}
+            paths = [filesystem_of(url)[1] for url in dataset.urls]
+            found = [found_file(path.removeprefix(root), path, dataset.urls[0]) for path in paths]
         if dataset.kind is not None and self._take is None:
-            options = {"kind": dataset.kind, "delimiter": dataset.delimiter}
+            options |= {"kind": dataset.kind, "delimiter": dataset.delimiter}
             if dataset.delimiter == ",":  # nothing that a file of settings says decides how we read
                 return [replace(file, options=options) for file in found]
         elif self._take is not None or dataset.num_shards() != len(dataset.urls):
-            options = {"stream": True}
+            options["stream"] = True
         if commit is None:
             return [replace(file, options=options, sides=_local_settings(name)) for file in found]
         settings = _hub_settings(name, commit)
@@ -98,14 +101,10 @@ class Reader(SourceReader):
             for file in found
         ]
 
-    def _dataset(self, commit: str | None) -> Dataset:
-        get = self._options.get
-        open_it = load if commit is None else load_pinned  # local files may change
-        return open_it(str(get("name")), get("config"), str(get("split") or "train"), get("data_files"), commit)
-
     def _opened(self, url: str) -> tuple[Dataset, int]:
         """Return the dataset of a file, and the position of the file in it."""
-        dataset = self._dataset(commit_of(url))
+        is_of_builder = self._options["name"] in BUILDERS
+        dataset = _dataset(self._options, None if is_of_builder else commit_of(url))
         if url not in dataset.urls:
             raise InputError(f"{url}: no longer a data file of {self._options['name']}; build again")
         return dataset, dataset.urls.index(url)
@@ -144,6 +143,13 @@ class Reader(SourceReader):
     def locate(self, url: str, rows: Sequence[int]) -> list[FileRange]:
         """See SourceReader.locate: the whole file or stream."""
         return [FileRange(0, 1)]
+
+
+def _dataset(options: Options, commit: str | None) -> Dataset:
+    """Open a dataset as the options of a source say; that of a commit once in a process, as it can't change."""
+    open_it = load if commit is None else load_pinned
+    split = str(options.get("split") or "train")
+    return open_it(str(options["name"]), options.get("config"), split, options.get("data_files"), commit)
 
 
 def _hub_file(url: str, commit: str) -> FoundFile:
