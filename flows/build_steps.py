@@ -58,7 +58,7 @@ from tokenloom.tasks.sizes import MAX_SMALL_TASKS, MAX_SPILLS
 from tokenloom.tokenizers.fast.proofs import choose
 
 if TYPE_CHECKING:
-    from tokenloom.tasks.preview import Estimate
+    from tokenloom.tasks.preview import Estimate, FirstRows
 
 _TASK_BYTES = 64_000_000
 _CUT_FILES = 500
@@ -158,12 +158,17 @@ def _cut(plan: BuildPlan, runner: Runner, write_plan: WritePlan) -> BuildPlan:
     return plan
 
 
-def plan_and_sample(spec: BuildSpec, runner: Runner) -> tuple[BuildPlan, Estimate]:
-    """Return the plan of a build with its partitions, and an estimate of its result from a sample of them.
+def plan_and_sample(spec: BuildSpec, runner: Runner) -> tuple[BuildPlan, Estimate, list[FirstRows]]:
+    """Return the plan of a build, an estimate of its result from a sample, and the first rows of its conversations.
 
     It raises the errors that a build raises before it encodes: sampling reads rows, and finds a missing column.
     """
-    from tokenloom.tasks.preview import estimate_build, probe_partition, probed_partitions  # only `plan` needs them
+    from tokenloom.tasks.preview import (  # only `plan` needs them
+        estimate_build,
+        first_rows,
+        probe_partition,
+        probed_partitions,
+    )
 
     with _naming_source_lines(spec):
         plan = cut_inputs(plan_build(spec, read_marks(spec, runner)), runner)
@@ -173,7 +178,10 @@ def plan_and_sample(spec: BuildSpec, runner: Runner) -> tuple[BuildPlan, Estimat
             probes = runner.each("sample", partial(probe_partition, plan.build), jobs)
         if plan.build.marks:
             plan = replace(plan, kept=runner.examine(count_kept, [plan.build.marks])[0])
-        return plan, estimate_build(plan, list(zip(parts, probes, strict=True)), runner.num_workers)
+        starts = [parts[0] for parts in partitions_by_source(plan) if parts[0].file.holds_conversations]
+        conversations = runner.examine(partial(first_rows, plan.build), starts)
+        estimate = estimate_build(plan, list(zip(parts, probes, strict=True)), runner.num_workers)
+        return plan, estimate, conversations
 
 
 def cut_inputs(plan: BuildPlan, runner: Runner) -> BuildPlan:

@@ -21,7 +21,7 @@ from tokenloom.tokenizers import load_job_tokenizer
 from tokenloom.tokenizers.fast.proofs import keep_proof
 
 if TYPE_CHECKING:
-    from tokenloom.tasks.preview import Estimate
+    from tokenloom.tasks.preview import Estimate, FirstRows
     from tokenloom.tokenizers.fast.probe import SliceJob
 
 _SLICES = 10  # slices of a probe in a batch, which take about a second
@@ -70,8 +70,8 @@ def build_directly(spec: BuildSpec, num_workers: int) -> BuildResult:
         return run_build(spec, runner)
 
 
-def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimate | None]:
-    """Return the plan of a build with its partitions, and an estimate of the result (None for a try-out).
+def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimate | None, list[FirstRows]]:
+    """Return the plan of a build, an estimate (None for a try-out), and the first rows of its conversations.
 
     Writes only the cache of fingerprints, if it can, and raises the errors that a build raises before it encodes.
 
@@ -83,8 +83,8 @@ def plan_directly(spec: BuildSpec, num_workers: int) -> tuple[BuildPlan, Estimat
         TokenloomError: as run_build: a column is missing, and so on; not because the store can't be written.
     """
     with open_workers(num_workers) as runner:
-        plan, estimate = plan_and_sample(spec, runner)
-        return plan, None if spec.limit else estimate
+        plan, estimate, conversations = plan_and_sample(spec, runner)
+        return plan, None if spec.limit else estimate, conversations
 
 
 def prove_directly(definition: Mapping[str, Any], fingerprint: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, product
@@ -279,7 +279,6 @@ class FirstConversation:
     place: str
     tokens: NDArray[Any]
     classes: NDArray[np.uint8]
-    tokenizer: Tokenizer
 
 
 @dataclass(frozen=True)
@@ -291,18 +290,17 @@ class FirstRows:
     shown: FirstConversation | None
 
 
-def first_rows(plan: BuildPlan) -> Iterator[FirstRows]:
-    """Yield what a build makes of the first rows of each source of conversations.
+def first_rows(build: Build, part: Partition) -> FirstRows:
+    """Return what a build makes of the first rows of a source of conversations; runs in a worker.
 
     Args:
-        plan: with its partitions.
+        build: the build.
+        part: the first partition of the source.
 
     Raises TokenloomError as tokenize_partition, except for bad rows, which are passed over.
     """
-    for parts in partitions_by_source(plan):
-        if parts[0].file.holds_conversations:
-            with naming_source(parts[0].file.source):
-                yield _first_rows(plan.build, parts[0], load_for_measuring(plan.build))
+    with naming_source(part.file.source):
+        return _first_rows(build, part, load_for_measuring(build))
 
 
 def _first_rows(build: Build, part: Partition, tokenizer: Tokenizer) -> FirstRows:
@@ -323,5 +321,5 @@ def _first_rows(build: Build, part: Partition, tokenizer: Tokenizer) -> FirstRow
                 counts += encoded.counts
                 own = slice(int(encoded.num_tokens[0]))
                 place = with_line(place_of(int(documents.rows[0])))
-                shown = shown or FirstConversation(place, encoded.tokens[own], encoded.classes[own], tokenizer)
+                shown = shown or FirstConversation(place, encoded.tokens[own], encoded.classes[own])
     return FirstRows(file.source, counts, shown)

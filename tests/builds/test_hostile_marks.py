@@ -159,7 +159,7 @@ def test_a_build_with_workers_parses_no_file_of_marks_itself(
         monkeypatch.setattr(module, function, refuse)
     for function in ("open_decompressed", "open_input", "load_table"):
         monkeypatch.setattr(tables, function, refuse)
-    plan, _ = plan_directly(spec, 1)
+    plan, _, _ = plan_directly(spec, 1)
     assert plan.kept == ((38, 40) if name in ("table", "rows") else None)
     assert listed_files(spec, build(spec, 2).version) == expected
 

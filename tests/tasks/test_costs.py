@@ -76,7 +76,7 @@ def test_a_build_sends_the_requests_that_plan_counts(
     monkeypatch.setattr("tokenloom.tasks.sizes.MAX_FAN_IN", max_fan_in)
     s3_proxy.returns_checksums = True
     spec = _spec(tmp_path, s3_url, is_remote=is_remote, kind=kind)
-    plan, estimate = plan_directly(spec, 0)
+    plan, estimate, _ = plan_directly(spec, 0)
     assert estimate is not None
     costs = costs_of(plan, volume_of(plan, estimate, num_workers), 1.0, None)
     s3_proxy.seen.clear()
@@ -97,7 +97,7 @@ def test_uploads_of_shards_in_parts_are_counted(
     path = write_parquet(tmp_path / "a.parquet", [text * 40 for text in _texts(7, 800)])
     spec = make_spec("/store", [{"kind": "parquet", "path": str(path)}])
     spec = spec.model_copy(update={"store": f"s3://{BUCKET}/{uuid.uuid4().hex}"})
-    plan, estimate = plan_directly(spec, 0)
+    plan, estimate, _ = plan_directly(spec, 0)
     assert estimate is not None
     costs = costs_of(plan, volume_of(plan, estimate, 0), 1.0, None)
     s3_proxy.seen.clear()

@@ -26,7 +26,7 @@ _WORDS = [f"word{i}" for i in range(2000)]
 
 
 def _planned(spec: BuildSpec) -> tuple[BuildPlan, Estimate]:
-    planned, estimate = plan_directly(spec, 0)
+    planned, estimate, _ = plan_directly(spec, 0)
     assert estimate is not None
     return planned, estimate
 

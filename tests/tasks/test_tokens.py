@@ -379,6 +379,6 @@ def test_tokens_are_estimated_by_tokens_where_later_documents_are_shorter(
     monkeypatch.setattr(preview, "READ_BYTES", 20_000)
     long, short = ([[[i % 9 + 1] * size]] for i, size in [(1, 100), (2, 10)])
     path = write_megatron(tmp_path / "a", [*(long * 100), *(short * 900)])
-    _, estimated = plan_directly(tokens_spec(tmp_path, path, 2**16), 0)
+    _, estimated, _ = plan_directly(tokens_spec(tmp_path, path, 2**16), 0)
     assert estimated is not None
     assert abs(estimated.num_tokens / 20_000 - 1) < 0.1  # 19,000, and an end-of-text id for each document

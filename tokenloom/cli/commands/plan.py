@@ -48,10 +48,10 @@ def plan(
     loaded = load_limited_spec(spec, overrides, limit)
     check_direct(loaded, "plan here without it (--set)")
     num_workers = chosen_num_workers(loaded.runner.workers)
-    planned, estimate = plan_directly(loaded, num_workers)
+    planned, estimate, conversations = plan_directly(loaded, num_workers)
     if planned.published:
         estimate = None
-    value = _value(planned, estimate, learn)
+    value = _value(planned, estimate, conversations, learn)
     if estimate:
         value |= costs_of(planned, volume_of(planned, estimate, num_workers), estimate.seconds / 3600, price)
         value["creates_exclusively"] = _exclusiveness(planned.build.store)
@@ -63,7 +63,7 @@ def plan(
     return Result(value)
 
 
-def _value(planned: BuildPlan, estimate: Estimate | None, learn: str) -> Json:
+def _value(planned: BuildPlan, estimate: Estimate | None, chats: list[FirstRows], learn: str) -> Json:
     """Describe the version that a build would make, and its inputs in total and by source.
 
     `encoder` is the fast encoder that it would use, None for the tokenizer's library; `encoder_reason` says why that is
@@ -71,9 +71,7 @@ def _value(planned: BuildPlan, estimate: Estimate | None, learn: str) -> Json:
     and faults in conversations.
     """
     from tokenloom.tasks.building.version_facts import tokenizer_label
-    from tokenloom.tasks.preview import first_rows
 
-    chats = list(first_rows(planned))
     sources = [_source(planned, name) for name in planned.spec.source_names()]
     return {
         "dataset": planned.spec.dataset,
@@ -128,7 +126,7 @@ def _chat(planned: BuildPlan, chats: list[FirstRows], learn: str) -> Json:
         "layouts": {file.source: file.options["layout"] for file in planned.inputs if file.holds_conversations},
         "template": planned.spec.chat.template,
         "place": found.place if found else None,
-        "first": class_runs(found.tokenizer, found.tokens, found.classes, learned) if found else [],
+        "first": class_runs(planned.reference, found.tokens, found.classes, learned) if found else [],
     }
 
 
@@ -139,7 +137,7 @@ def _warnings(planned: BuildPlan, estimate: Estimate | None, chats: list[FirstRo
 
     warnings, chat = list[str](), planned.build.chat
     for rows in chats:
-        stop = partial(stop_as_text, chat, rows.shown.tokenizer) if chat and rows.shown else str
+        stop = partial(stop_as_text, chat, planned.reference) if chat and rows.shown else str
         warnings += chat_warnings(f"first rows of source {rows.source}", rows.counts, stop)
     count = estimate.num_documents if estimate else 0
     shares = {name: share for name, share in planned.spec.split_shares() if 0 < share * count < _FEW_DOCUMENTS}
