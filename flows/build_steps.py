@@ -227,7 +227,7 @@ def _encode_and_publish(
         differences = runner.each("check", partial(compare_documents, build), checks, RUN_DOCUMENTS, MAX_SMALL_TASKS)
         refuse_differences(plan, assignment, chain.from_iterable(differences))
     with _step("validate", seconds):
-        if plan.build.marks:
+        if plan.spec.documents.marks or plan.spec.documents.exclude:
             check_marks(plan, runner)
         measured = runner.one("validate", lambda: validate_build(plan, assignment, records, num_checked))
     with _step("publish", seconds):

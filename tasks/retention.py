@@ -11,7 +11,6 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -114,8 +113,9 @@ def collect(store: Store, policy: Policy, *, delete: bool = False) -> Collected:
     statuses = survey(tagged_versions(store), store.files_below(""), policy)
     unused = [status.version for status in statuses if not status.kept]
     used: dict[str, str] = {}
-    for start in range(0, len(unused) if delete else 0, _VERSIONS_AT_ONCE):
-        used |= _delete_versions(store, unused[start : start + _VERSIONS_AT_ONCE], before)
+    if delete:
+        for start in range(0, len(unused), _VERSIONS_AT_ONCE):
+            used |= _delete_versions(store, unused[start : start + _VERSIONS_AT_ONCE], before)
     for status in statuses:
         if why := status.kept or used.get(status.version):
             collected.kept[status.version] = why
@@ -172,22 +172,34 @@ def _delete_versions(store: Store, versions: Sequence[str], before: float) -> di
     """
     used = _find_used(store, versions, before)
     unused = [version for version in versions if version not in used]
-    paths = [version_path(version, MANIFEST) for version in unused]
-    manifests = store.read_all(paths)
-    restored: Collection[str] = unused  # unless the second look says which
+    paths = {version: version_path(version, MANIFEST) for version in unused}
+    manifests = dict(zip(unused, store.read_all(list(paths.values())), strict=True))
+    to_restore = set(unused)  # all, if the second look fails
     try:
-        store.remove_files(paths)
+        store.remove_files(list(paths.values()))
         used |= _find_used(store, unused, before)
-        restored = used
+        to_restore &= used.keys()
     finally:
-        for version, path, manifest in zip(unused, paths, manifests, strict=True):
-            if manifest is not None and version in restored:
-                with suppress(FileExistsError):  # it is still there, or a build has just published it
-                    store.create(path, manifest)
+        _restore(store, {paths[version]: manifests[version] for version in to_restore})
     for version in unused:
         if version not in used and not _delete_files(store, version, before):
             used[version] = _BUILT
     return used
+
+
+def _restore(store: Store, files: Mapping[str, bytes | None]) -> None:
+    """Create files again, but those that were missing; raise StoreError for the first that fails, after all others."""
+    failures: list[StoreError] = []
+    for path, data in files.items():
+        try:
+            if data is not None:
+                store.create(path, data)
+        except FileExistsError:  # it was not removed, or a build has just published it
+            continue
+        except StoreError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
 
 
 def _find_used(store: Store, versions: Iterable[str], before: float) -> dict[str, str]:

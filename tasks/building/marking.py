@@ -31,7 +31,7 @@ from tokenloom.storage.work.segments import as_segments, take_segments
 from tokenloom.storage.work.spill import COPIES_SHIFT, TABLE_DTYPE, Spill, SpillDocuments, write_spill
 from tokenloom.tasks.building.inputs import InputFile, check_unchanged
 from tokenloom.tasks.building.marks.evaluation import Verdict, row_numbers
-from tokenloom.tasks.building.marks.files import MarkRules, comparing, examine, rules_of
+from tokenloom.tasks.building.marks.files import MarkFiles, MarkRules, comparing, examine, rules_of
 from tokenloom.tasks.building.marks.tables import Documents, check_length
 from tokenloom.tasks.building.merge import documents_of
 from tokenloom.tasks.building.plan import Build, BuildPlan, Partition, listed_marks
@@ -50,7 +50,7 @@ MarkJob = list[_MarkedPart]
 
 
 def read_marks(spec: BuildSpec, runner: Runner) -> MarkRules | None:
-    """Return what the marks of a spec decide; workers read their files.
+    """Return what the marks and exclusions of a spec decide, None if it names none; workers read their files.
 
     Raises InputError if a pattern matches no file, or as examine and rules_of.
     """
@@ -60,7 +60,10 @@ def read_marks(spec: BuildSpec, runner: Runner) -> MarkRules | None:
 
 def check_marks(plan: BuildPlan, runner: Runner) -> None:
     """Raise InputError if a file of marks or exclusions has changed since the plan."""
-    if read_marks(plan.spec, runner) != plan.build.marks:
+    before = plan.build.marks.identity() if plan.build.marks else None
+    marks = read_marks(plan.spec, runner)
+    after = marks.identity() if marks else None
+    if after != before:
         raise InputError("documents: a file of marks or exclusions changed while the build ran; build again")
 
 
@@ -123,38 +126,42 @@ def mark_file(build: Build, job: MarkJob) -> None:
     if without and (positions := next((marks for marks in aligned if marks.has_positions), None)):
         problem = f"{counted(without, 'row')} without a document, which datatrove doesn't count in {positions.label}"
         raise InputError(f"{file.url}: {problem}; build again without a filter, or remove documents by id")
-    with comparing([marks.beside(file) for marks in aligned]):
+    with comparing(marks.beside(file) for marks in aligned):
         for marks in aligned:
             check_length(marks, file, sum(num_rows), is_tryout=build.limit is not None)
-        starts = [sum(num_rows[:i]) if aligned else None for i in range(len(job))]
-        records = [_mark_partition(build, rules, *part_and_start) for part_and_start in zip(job, starts, strict=True)]
-    for record in records:  # they vouch for the fingerprints, so the bytes read must be theirs
-        write_work_record(build.store, partition_record_path(record.name), record)
+    for i, marked_part in enumerate(job):
+        _mark_partition(build, aligned, marked_part, sum(num_rows[:i]))
 
 
-def _mark_partition(build: Build, rules: MarkRules, job: _MarkedPart, num_before: int | None) -> MarkedPartition:
-    """Mark the documents of a partition behind so many rows of the input; None without aligned marks."""
+def _mark_partition(build: Build, aligned: Sequence[MarkFiles], job: _MarkedPart, num_before: int) -> None:
+    """Mark the documents of a partition, which is behind `num_before` rows of the input; write its record last."""
     part, record, name = job
+    rules = build.marks
+    assert rules is not None
     counts, copied, files = list[MarkCounts](), list[SpillCounts](), dict[str, int]()
     num_splits = len(build.rules.shares)
     spills = [Spill(build.store, part.spill_name, i, one.bytes, one.checksum) for i, one in enumerate(record.spills)]
     tables = [np.concatenate([spill.documents(i, 0, KEY_SPACE)[1] for i in range(num_splits)]) for spill in spills]
     rows = np.sort(np.concatenate([np.empty(0, TABLE_DTYPE), *tables])["row"])
-    if num_before is not None and len(rows) < record.encoded.rows:  # reading them again takes a while
+    if aligned and len(rows) < record.encoded.rows:  # reading them again takes a while
         rows = row_numbers(make_reader(part.file.options), part.file.url, part)
         check_unchanged(part.file)
     for index, (spill, table) in enumerate(zip(spills, tables, strict=True)):
         split = np.repeat(np.arange(num_splits, dtype=np.uint8), record.spills[index].documents)
-        positions = np.searchsorted(rows, table["row"]) + (num_before or 0)
-        verdict = Verdict(rules, documents := Documents(part.file, table, split, spill.ids(table), positions))
+        positions = np.searchsorted(rows, table["row"]) + num_before
+        documents = Documents(part.file, table, split, spill.ids(table), positions)
+        with comparing(
+            marks.beside(part.file) for marks in aligned
+        ):  # before a file is written whose name vouches for them
+            verdict = Verdict(rules, documents)
         counts.append(_counts(build, documents, verdict))
         files |= write_copies(build.store, name, index, verdict.copies)
         for copies in _further_copies(spill, documents, verdict.copies) if (verdict.copies > 1).any() else ():
             copied.append(write_spill(build.store, name, len(copied), copies, num_splits, {}))
     files |= {spill_path(name, index): written.bytes for index, written in enumerate(copied)}
     total = added(counts, MarkCounts({}, DocumentCounts(0, 0), {}, {}))
+    write_work_record(build.store, partition_record_path(name), MarkedPartition(name, total, copied, files))
     progress.report(progress.Advanced(done=part.num_bytes))
-    return MarkedPartition(name, total, copied, files)
 
 
 def _counts(build: Build, documents: Documents, verdict: Verdict) -> MarkCounts:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 EXCLUDED = "excluded"  # counts what documents.exclude removes
 _OPTIONS = ("key", "as_", "missing", "source")
-_KEY_BYTES = 64  # of a key, at most, while its file is read
+_KEY_BYTES = 64  # of memory for a key while its file is read, at most
 _HEAD_BYTES = 2**20
 _POSITIONS = ".remove"  # of datatrove: little-endian uint32, the positions of rows to remove
 
@@ -228,7 +228,7 @@ def _num_keys(file: InputFile) -> int:
         return 0
     with open_decompressed(file.url) as data:
         head = data.read(_HEAD_BYTES)
-    return head.count(b"\n") * file.num_bytes // len(head)
+    return head.count(b"\n") * file.num_bytes // max(1, len(head))
 
 
 def fingerprint_of(contents: Digests) -> str:
@@ -244,11 +244,19 @@ def _typed(marks: Sequence[MarkFiles], by: str, times: dict[str, float]) -> dict
     typed: dict[str, float] = {}
     is_text = any(entry.columns.get(by) for entry in marks)
     for text in sorted(times):
-        value = text if is_text else str(number_of(text)).removesuffix(".0")
+        value = text if is_text else _number_name(text)
         if value in typed:
             raise InputError(f"documents.repeat.times: two keys of one value of {by}, {value}; correct the keys")
         typed[value] = times[text]
     return typed
+
+
+def _number_name(text: str) -> str:
+    """Return the one name of a number, however it is spelled: 4, 4.0 and 4e0 are 4."""
+    number = number_of(text)
+    if isinstance(number, float) and number.is_integer():
+        number = int(number)
+    return text if number is None else str(number)
 
 
 def _by_task(files: Sequence[InputFile], spec: BuildSpec, sources: Sequence[str]) -> tuple[InputFile, ...]:
