@@ -22,7 +22,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from tokenloom.errors import SpecError
-from tokenloom.storage.formats.arrays import AnyArray, AnyBuffer, AnyDtype
+from tokenloom.storage.formats.arrays import AnyArray, AnyBuffer, AnyDtype, offsets_of
 from tokenloom.storage.formats.records import JsonObject, fields_of
 from tokenloom.tasks.exporting.base import ExportFormat, ExportUnit, Files, Records, Units, VersionFacts, learned_bytes
 from tokenloom.tasks.exporting.documents import Documents, Piece
@@ -115,7 +115,7 @@ def schema(facts: VersionFacts) -> pa.Schema:
 def record_batches(unit: ExportUnit, facts: VersionFacts) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a unit."""
     for piece in row_pieces(unit.documents, facts):
-        offsets = pa.array(np.append(0, np.cumsum(piece.lengths, dtype=np.int64))).cast(pa.int32())  # checks the range
+        offsets = pa.array(offsets_of(piece.lengths.astype(np.int64))).cast(pa.int32())  # checks the range
         arrays = [pa.ListArray.from_arrays(offsets, pa.array(items)) for items in values(piece, facts)]
         yield pa.record_batch(arrays, schema=schema(facts))
 
@@ -196,7 +196,7 @@ def joined(lengths: NDArray[np.uint32], parts: Sequence[AnyArray]) -> AnyBuffer:
         return parts[0]
     items = []
     for part in parts:
-        ends = np.append(0, np.cumsum(lengths, dtype=np.int64)) if part.ndim == 1 else np.arange(len(part) + 1)
+        ends = offsets_of(lengths.astype(np.int64)) if part.ndim == 1 else np.arange(len(part) + 1)
         buffers = [None, pa.py_buffer(ends * part[:1].nbytes), pa.py_buffer(part)]
         items.append(pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(lengths), buffers))
     return memoryview(pc.binary_join_element_wise(*items, pa.scalar(b"", pa.large_binary())).buffers()[2])
@@ -232,7 +232,7 @@ class ChunkFormat(TableFormat):
             lengths = np.full(num_rows(documents, facts), length, np.int64)
         row_bytes = lengths * sum(dtype.itemsize for dtype in types.values()) + len(types) * self.head_bytes(facts)
         text = self.text(facts)
-        places = 4 * (len(row_bytes) + 2) + len(text) + np.append(0, np.cumsum(row_bytes))
+        places = 4 * (len(row_bytes) + 2) + len(text) + offsets_of(row_bytes)
         if places[-1] > _MAX_BYTES:
             raise SpecError(
                 f"{self.name}: {counted(len(lengths), 'document')} make a file of 4 GiB or more; use megatron"

@@ -36,7 +36,7 @@ from tokenloom.spec.syntax import (
     decided,
     parse_filter,
 )
-from tokenloom.storage.formats.arrays import runs_of
+from tokenloom.storage.formats.arrays import offsets_of, runs_of
 from tokenloom.tasks.sources.base import BATCH_BYTES, WANTED, BadValue, Options, PlaceOf, RowBatch, Rows
 from tokenloom.tasks.sources.filters import check_comparable, is_true, kept_rows
 from tokenloom.tasks.sources.values import (
@@ -153,9 +153,8 @@ class Columns:
             )
             return
         names = [self._text] if self._conversations is None else self._conversations.names(batch.columns.schema, url)
-        lengths = sum(_text_lengths(self._pick(batch.columns, name)) for name in names)
-        offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-        for start, end in runs_of(offsets, BATCH_BYTES):
+        lengths = np.sum([_text_lengths(self._pick(batch.columns, name)) for name in names], axis=0)
+        for start, end in runs_of(offsets_of(lengths), BATCH_BYTES):
             yield from self.reported(self._rows(batch.slice(start, end), names, url, place_of))
 
     def reported(self, rows: Rows) -> Iterator[Rows]:
@@ -241,7 +240,7 @@ def _text_lengths(values: pa.Array) -> NDArray[np.int64]:
         return lengths[indices] if len(lengths) else np.zeros(len(values), np.int64)
     if isinstance(values.type, LISTS):
         items = values.flatten()
-        item_bytes = np.concatenate([[0], np.cumsum(_text_lengths(items) + 1)])
+        item_bytes = offsets_of(_text_lengths(items) + 1)
         ends = np.cumsum(pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False), dtype=np.int64)
         return np.diff(item_bytes[ends], prepend=0)
     if pa.types.is_struct(values.type):

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from tokenloom.errors import InputError, message_of
-from tokenloom.storage.formats.arrays import TOKEN_DTYPES, AnyDtype, Int64s, token_dtype
+from tokenloom.storage.formats.arrays import TOKEN_DTYPES, AnyDtype, Int64s, offsets_of, token_dtype
 from tokenloom.tasks.sources.base import INDEX, MASK, REPAIR, Options
 from tokenloom.tasks.sources.files import input_bytes, open_decompressed, open_input
 from tokenloom.tasks.sources.listing import FoundFile, LeaveOut
@@ -79,7 +79,7 @@ class Megatron(TokenFormat):
             count = int(firsts[-1]) - first
             lengths = read_values(file, index, self.HEAD.size + first * self.LENGTH.itemsize, count, self.LENGTH)
             offsets = read_values(file, index, offsets_at + first * self.OFFSET.itemsize, count, self.OFFSET)
-        bounds = np.append(0, np.cumsum(lengths, dtype=np.int64))
+        bounds = offsets_of(lengths)
         bounds += int(offsets[0]) // dtype.itemsize if count else 0
         if (lengths < 0).any() or (offsets != bounds[:-1] * dtype.itemsize).any():
             raise InputError(f"{index}: sequences [{first:,}, {first + count:,}) do not follow each other; {REPAIR}")

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tokenloom.errors import InputError
-from tokenloom.storage.formats.arrays import AnyArray, Int64s, UInt64s, runs_of
+from tokenloom.storage.formats.arrays import AnyArray, Int64s, UInt64s, offsets_of, runs_of
 from tokenloom.tasks.sources.base import MASK, BadValue, Options, PlaceOf, RowBatch, Rows
 from tokenloom.tasks.sources.columns import Columns
 from tokenloom.tasks.sources.values import LISTS, shown_names
@@ -39,7 +39,7 @@ def id_batch(ids: AnyArray, lengths: Int64s, rows: UInt64s, learned: AnyArray | 
         rows: (n,) their numbers.
         learned: (num_tokens,) 1 for each token that is a target, None for a file without a mask.
     """
-    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int64())
+    offsets = pa.array(offsets_of(lengths))
     columns = {IDS: ids} if learned is None else {IDS: ids, MASKS[-1]: learned}
     lists = [pa.LargeListArray.from_arrays(offsets, pa.array(values)) for values in columns.values()]
     return RowBatch(pa.RecordBatch.from_arrays(lists, list(columns)), rows)
@@ -89,7 +89,7 @@ class IdColumns(Columns):
 
     def rows(self, batch: RowBatch, url: str, place_of: PlaceOf) -> Iterator[Rows]:
         """See Columns.rows; raises InputError if labels or masks are not those of the ids of their row."""
-        offsets = np.append(0, np.cumsum(_flat(batch.columns.column(IDS))[1]))
+        offsets = offsets_of(_flat(batch.columns.column(IDS))[1])
         for start, end in runs_of(offsets, BATCH_TOKENS) or [(0, 0)]:
             yield from self.reported(self._documents_of(batch.slice(start, end), place_of))
 
@@ -105,7 +105,7 @@ class IdColumns(Columns):
         is_inside = np.ones(len(ids), bool)
         is_inside[starts[has_bos]] = False
         is_inside[ends[has_eot] - 1] = False
-        offsets = np.append(0, np.cumsum(lengths - has_bos - has_eot))
+        offsets = offsets_of(lengths - has_bos - has_eot)
         texts, masks = _binary(ids[is_inside].astype("<u4"), offsets * ID_BYTES), None
         if learned is not None:  # of the ids around a document, those that the file lacks are no targets
             lacking = [ends[~has_eot]] if self._bos_id is None else [starts[~has_bos], ends[~has_eot]]
