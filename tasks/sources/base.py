@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokenloom.errors import BadRow
+from tokenloom.storage.formats.arrays import offsets_of, runs_of
 
 if TYPE_CHECKING:  # Jinja stays out of builds without conversations
     from tokenloom.chat.spans import Rendered
@@ -204,21 +205,15 @@ def cut_groups(groups: Sequence[Group], partition_bytes: int | None) -> list[Par
         groups: all row groups or record batches of a file.
         partition_bytes: None for PARTITION_BYTES; a reader has it in its `columns`.
     """
-    most = partition_bytes or PARTITION_BYTES
-    starts, run_bytes = [0], 0
-    for i, group in enumerate(groups):
-        if run_bytes and run_bytes + group.num_bytes > most:
-            starts.append(i)
-            run_bytes = 0
-        run_bytes += group.num_bytes
+    bytes_before = offsets_of(np.array([group.num_bytes for group in groups]))
+    rows_before = offsets_of(np.array([group.num_rows for group in groups])).tolist()
     cuts: list[PartitionRange] = []
-    first_row = 0
-    for start, end in pairwise([*starts, len(groups)] if groups else []):
-        run = groups[start:end]
-        num_bytes, num_rows = sum(group.num_bytes for group in run), sum(group.num_rows for group in run)
-        at = {"first_row": first_row, "first_byte": run[0].first_byte}
-        cuts.append(PartitionRange(start, end, num_bytes, num_rows, **at))
-        first_row += num_rows
+    for start, end in runs_of(bytes_before, partition_bytes or PARTITION_BYTES):
+        num_bytes = int(bytes_before[end] - bytes_before[start])
+        first_row = rows_before[start]
+        num_rows = rows_before[end] - first_row
+        first_byte = groups[start].first_byte
+        cuts.append(PartitionRange(start, end, num_bytes, num_rows, first_row=first_row, first_byte=first_byte))
     return cuts
 
 
