@@ -145,16 +145,9 @@ class Columns:
             url: of the file, for messages.
             place_of: how a message names a row of it.
         """
-        if not len(batch.rows):
-            nothing, left_out = pa.array([], pa.large_string()), batch.num_not_read
-            ids = None if self.id is None else nothing
-            yield from self.reported(
-                Rows(nothing, batch.rows, ids, left_out, left_out, batch.bad, self._missing(batch))
-            )
-            return
         names = [self._text] if self._conversations is None else self._conversations.names(batch.columns.schema, url)
         lengths = np.sum([_text_lengths(self._pick(batch.columns, name)) for name in names], axis=0)
-        for start, end in runs_of(offsets_of(lengths), BATCH_BYTES):
+        for start, end in runs_of(offsets_of(lengths), BATCH_BYTES) or [(0, 0)]:
             yield from self.reported(self._rows(batch.slice(start, end), names, url, place_of))
 
     def reported(self, rows: Rows) -> Iterator[Rows]:

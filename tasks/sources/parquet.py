@@ -94,7 +94,7 @@ class Reader(SourceReader):
                 if is_read:
                     yield from self._read_group(url, file, group, row)
                 else:
-                    yield _not_read(num_rows[group])
+                    yield _not_read(file, num_rows[group])
                 row += num_rows[group]
 
     def _read_group(self, url: str, file: pq.ParquetFile, group: int, first_row: int) -> Iterator[RowBatch]:
@@ -112,7 +112,7 @@ class Reader(SourceReader):
             except (pa.ArrowException, OSError, OverflowError) as error:
                 message = f"{place}: can't be decoded: {message_of(error)}. Repair the file or leave it out"
                 bad = BadRow(message, first_row + read, "bad_page", num_rows - read)
-                yield _not_read(0, bad)
+                yield _not_read(file, 0, bad)
                 return
             yield numbered(batch, first_row + read)
             read += len(batch)
@@ -189,9 +189,10 @@ def _parse(file: IO[bytes], url: str, metadata: pq.FileMetaData | None = None) -
         raise InputError(f"{url}: not a readable parquet file: {reason}. {step} or leave it out") from error
 
 
-def _not_read(num_rows: int, *bad: BadRow) -> RowBatch:
-    """Return a batch for rows that were not read."""
-    return RowBatch(pa.record_batch({}), np.empty(0, np.uint64), bad, num_rows)
+def _not_read(file: pq.ParquetFile, num_rows: int, *bad: BadRow) -> RowBatch:
+    """Return a batch for rows of a file that were not read."""
+    columns = [pa.nulls(0, kind) for kind in file.schema_arrow.types]
+    return RowBatch(pa.record_batch(columns, schema=file.schema_arrow), np.empty(0, np.uint64), bad, num_rows)
 
 
 def leaves_of(file: pq.ParquetFile, names: Sequence[str]) -> list[int]:
