@@ -158,15 +158,18 @@ def estimate_build(plan: BuildPlan, samples: Sequence[tuple[Partition, Partition
         text_bytes, amounts, text_seconds = _rates([item for item in samples if item[0].spill_name in names])
         for part in parts:
             if part.spill_name in plan.cached:
-                total += _recorded(records.get(part.spill_name))
-                num_spills += len(records[part.spill_name].spills) if part.spill_name in records else 0
+                record = records.get(part.spill_name)
+                if record is not None:
+                    total += (record.encoded.documents, record.encoded.tokens)
+                    num_spills += len(record.spills)
                 continue
-            total += amounts * text_bytes * part.num_bytes
+            num_bytes = text_bytes * part.num_bytes
+            total += amounts * num_bytes
             # A spill ends with the batch of texts that fills it.
-            num_spills += -int(-text_bytes * part.num_bytes // (plan.spec.partition_bytes + BATCH_BYTES // 2))
+            num_spills += -int(-num_bytes // (plan.spec.partition_bytes + BATCH_BYTES // 2))
             if part in missing:  # a file under two names is encoded once
-                new += amounts * text_bytes * part.num_bytes
-                seconds += text_seconds * text_bytes * part.num_bytes
+                new += amounts * num_bytes
+                seconds += text_seconds * num_bytes
     token_bytes = token_dtype(plan.build.tokenizer.vocab_size).itemsize + plan.build.has_classes
     new += total * bool(runs_of(num_spills))  # runs have all documents of the spills again
     return Estimate(
@@ -195,12 +198,6 @@ def _rates(samples: Sequence[tuple[Partition, PartitionProbe]]) -> tuple[float, 
     return text / partition_bytes, np.array([documents / text, num_tokens]), seconds
 
 
-def _recorded(record: PartitionRecord | None) -> Amounts:
-    spills = record.spills if record else []
-    documents, tokens = sum(sum(spill.documents) for spill in spills), sum(sum(spill.tokens) for spill in spills)
-    return np.array([documents, tokens], float)
-
-
 def _num_shards(plan: BuildPlan, num_tokens: int) -> int:
     shares = enumerate(plan.spec.split_shares())
     totals = [(name, i, DocumentCounts(documents=0, tokens=int(share * num_tokens))) for i, (name, share) in shares]
@@ -209,13 +206,22 @@ def _num_shards(plan: BuildPlan, num_tokens: int) -> int:
 
 def volume_of(plan: BuildPlan, estimate: Estimate, num_workers: int) -> Volume:
     """Return what a build of the plan reads and makes, with so many workers of this machine, to count its requests."""
-    build, spec, inputs = plan.build, plan.spec, plan.inputs
-    read = len(inputs), sum(file.num_bytes for file in inputs), any(is_object(file.url) for file in inputs)
-    made = max(1, estimate.num_spills), max(1, estimate.num_documents), max(1, estimate.num_tokens)
-    widths = (token_dtype(build.tokenizer.vocab_size).itemsize, *[1] * build.has_classes)
-    splits = tuple(share for _, share in spec.split_shares())
-    how = spec.shard_tokens, max(1, num_workers), build.memory
-    return Volume(*read, len(plan.partitions), *made, widths, build.has_ids, splits, *how)
+    build = plan.build
+    return Volume(
+        num_files=len(plan.inputs),
+        input_bytes=sum(file.num_bytes for file in plan.inputs),
+        are_remote=any(is_object(file.url) for file in plan.inputs),
+        num_partitions=len(plan.partitions),
+        num_spills=max(1, estimate.num_spills),
+        num_documents=max(1, estimate.num_documents),
+        num_tokens=max(1, estimate.num_tokens),
+        token_bytes=(token_dtype(build.tokenizer.vocab_size).itemsize, *[1] * build.has_classes),
+        has_ids=build.has_ids,
+        splits=tuple(share for _, share in plan.spec.split_shares()),
+        shard_tokens=plan.spec.shard_tokens,
+        num_workers=max(1, num_workers),
+        memory=build.memory,
+    )
 
 
 def costs_of(plan: BuildPlan, volume: Volume, hours: float, price: Mapping[str, float] | None) -> dict[str, Any]:
