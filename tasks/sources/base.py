@@ -177,16 +177,16 @@ class Rows:
 
     def only(self, where: NDArray[np.int64] | slice) -> Rows:
         """Return the batch with only the texts at some positions, which ascend."""
-
-        texts, ids, masks = (
-            values if values is None else values[where] if isinstance(where, slice) else values.take(pa.array(where))
-            for values in (self.texts, self.ids, self.masks)
+        positions = np.arange(len(self.rows))[where]
+        indices = pa.array(positions)
+        return replace(
+            self,
+            texts=self.texts.take(indices),
+            rows=self.rows[positions],
+            ids=None if self.ids is None else self.ids.take(indices),
+            rendered=None if self.rendered is None else tuple(self.rendered[i] for i in positions),
+            masks=None if self.masks is None else self.masks.take(indices),
         )
-        rendered = self.rendered
-        if rendered is not None:
-            at = range(len(rendered))[where] if isinstance(where, slice) else where.tolist()
-            rendered = tuple(rendered[i] for i in at)
-        return replace(self, texts=texts, rows=self.rows[where], ids=ids, rendered=rendered, masks=masks)
 
     def take(self, where: NDArray[np.int64] | slice) -> Rows:
         """Return the texts at some positions, without the rows that were left out."""
