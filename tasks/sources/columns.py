@@ -185,12 +185,10 @@ class Columns:
             texts, numbers = texts.filter(pa.array(good)), numbers[good]
             ids = ids if ids is None else ids.filter(pa.array(good))
         in_order = tuple(sorted((*batch.bad, *bad.values()), key=lambda row: row.row))
-        return Rows(texts, numbers, ids, num_filtered, batch.num_not_read, in_order, self._missing(batch))
-
-    def _missing(self, batch: RowBatch) -> tuple[str, ...]:
-        """Return the keys that no row of the partition has had so far."""
-        of_conversations = self._conversations.missing_keys if self._conversations else ()
-        return tuple(sorted({*batch.missing_keys, *of_conversations}))
+        missing_keys = set(batch.missing_keys)
+        if self._conversations is not None:
+            missing_keys |= self._conversations.missing_keys
+        return Rows(texts, numbers, ids, num_filtered, batch.num_not_read, in_order, tuple(sorted(missing_keys)))
 
     def _strings(
         self, values: pa.Array, numbers: NDArray[np.uint64], place_of: PlaceOf, bad: dict[int, BadRow]

@@ -193,10 +193,11 @@ class RecordReader(SourceReader):
         if self.columns.id is not None:
             columns[self.columns.id] = pa.array(ids, pa.large_string())
         mask = None if self.columns.filter is None else np.array(kept, bool)
-        missing, bad_rows = tuple(sorted(self._missing)), tuple(bad)
+        missing_keys = tuple(sorted(self._missing))
+        batch = RowBatch(pa.record_batch(columns), np.array(numbers, np.uint64), tuple(bad), 0, mask, missing_keys)
         rows.clear()
         bad.clear()
-        return RowBatch(pa.record_batch(columns), np.array(numbers, np.uint64), bad_rows, 0, mask, missing)
+        return batch
 
     def _found(self, value: Any, key: str) -> tuple[bool, Any]:
         """Return whether a row, or the path of its file, has a key, and its value."""
