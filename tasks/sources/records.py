@@ -31,7 +31,7 @@ from itertools import chain, dropwhile
 from typing import TYPE_CHECKING, Any
 
 from tokenloom.errors import InputError, message_of
-from tokenloom.spec.syntax import WHOLE_ROW, comparisons_of, parse_filter
+from tokenloom.spec.syntax import WHOLE_ROW, columns_of
 from tokenloom.tasks.sources.base import REPAIR, BadValue, FileRange, Options, PartitionRange, cut_evenly, locate_runs
 from tokenloom.tasks.sources.files import (
     compression,
@@ -124,11 +124,10 @@ class CsvReader(TextFileReader):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        compared = comparisons_of(parse_filter(options["filter"])) if options.get("filter") else []
         keys = ("id", "text", "tools") if options.get("messages") == WHOLE_ROW else ("id", "text", "messages", "tools")
-        named = [("filter", one.column) for one in compared] + [(key, options.get(key)) for key in keys]
         # column -> the key of the spec that names it
-        self._needed = {str(column): key for key, column in named if column is not None}
+        self._needed = dict.fromkeys(columns_of(self.columns.filter) if self.columns.filter else (), "filter")
+        self._needed |= {options[key]: key for key in keys if options.get(key) is not None}
         self._delimiter, self._quote = str(options["delimiter"]), str(options.get("quote", '"'))
         self._escape: str | None = options.get("escape")
         self._has_header = bool(options.get("header", True))
