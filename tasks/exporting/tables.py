@@ -243,9 +243,11 @@ class ChunkFormat(TableFormat):
 
     def finish(self, facts: VersionFacts, units: Units, records: Records) -> dict[str, bytes]:
         """Return the index of each split."""
-        by_split = {split: [unit for unit in units if unit.split == split] for split in facts.splits}
-        indexes = {split: self.index(facts, of_split, records) for split, of_split in by_split.items()}
-        return {f"{split}/index.json": json.dumps(index, sort_keys=True).encode() for split, index in indexes.items()}
+        files: dict[str, bytes] = {}
+        for split in facts.splits:
+            index = self.index(facts, [unit for unit in units if unit.split == split], records)
+            files[f"{split}/index.json"] = json.dumps(index, sort_keys=True).encode()
+        return files
 
 
 class Mds(ChunkFormat):
