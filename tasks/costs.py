@@ -98,11 +98,14 @@ def requests_of(of: Volume) -> dict[str, Cost]:
 
 
 def _merge(of: Volume) -> list[Cost]:
-    shapes = [(share, of.shape(share)[2]) for share in of.splits]
-    num_parts, runs = sum(parts for _, parts in shapes), of.num_runs
-    made, size = runs * num_parts, of.spill_bytes / of.num_spills
-    costs = [_ranges(of, share, of.num_spills, of.num_spills * parts, size) for share, parts in shapes]
-    costs += [_written(share * of.spill_bytes, runs * parts) for share, parts in shapes]
+    costs: list[Cost] = []
+    num_parts = 0
+    for share in of.splits:
+        parts = of.shape(share)[2]
+        num_parts += parts
+        costs.append(_ranges(of, share, of.num_spills, of.num_spills * parts, of.spill_bytes / of.num_spills))
+        costs.append(_written(share * of.spill_bytes, of.num_runs * parts))
+    made = of.num_runs * num_parts
     listed = [_listed(made, of.num_partitions + of.num_spills + made), _listed(0, of.num_partitions + of.num_spills)]
     return [*costs, *listed, _cost(0, made), _headers(of, of.num_spills, made, num_parts)]
 

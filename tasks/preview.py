@@ -49,7 +49,6 @@ _PROBE_SECONDS = 3.0  # a slow transform ends the probe earlier: a short one is 
 _OTHER_STEPS = 1.15  # all steps take this multiple of the time of encoding (docs/project/notebook/index.md)
 _WORKER_BYTES = 400_000_000  # of a worker without documents
 _MIN_READ_BYTES, _MAX_PARTITION_BYTES = 2**17, 2_000_000_000
-_SPILL_DOCUMENT_BYTES = TABLE_DTYPE.itemsize
 Amounts = NDArray[np.float64]  # (2,) a number of documents, and of their tokens
 
 
@@ -177,7 +176,7 @@ def estimate_build(plan: BuildPlan, samples: Sequence[tuple[Partition, Partition
         num_documents=round(total[0]),
         num_shards=_num_shards(plan, round(total[1])),
         num_spills=num_spills,
-        spill_bytes=round(float(np.dot(new, (_SPILL_DOCUMENT_BYTES, token_bytes)))),
+        spill_bytes=round(float(np.dot(new, (TABLE_DTYPE.itemsize, token_bytes)))),
         shard_bytes=0 if plan.published else round(float(np.dot(total, (ROW_BYTES, token_bytes)))),
         seconds=seconds * _OTHER_STEPS / max(1, min(num_workers, len(plan.missing))),
         sampled_bytes=sum(sample.text_bytes for _, sample in samples),
