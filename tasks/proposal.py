@@ -80,9 +80,13 @@ def reading_options(url: str) -> tuple[Options, str]:
     if set(PAIR_KEYS) <= set(names):
         raise InputError(f"{url}: {PAIRS}")
     text, note = _text(url, base, names)
-    known = (name for name in _IDS if text and name in names and name != text)
-    identifier = next((name for name in known if _rows(url, base | {"text": text, "id": name})), None)
-    return base | ({"text": text} if text else {}) | ({"id": identifier} if identifier else {}), note
+    if not text:
+        return base, note
+    base["text"] = text
+    for name in _IDS:
+        if name in names and name != text and _rows(url, base | {"id": name}):
+            return base | {"id": name}, note
+    return base, note
 
 
 def _read_with(source: Options, **changes: Any) -> Options:
