@@ -213,7 +213,8 @@ class Lookups:
         """Look up a row whose text is known."""
         if found.text is None:
             return Lookup("filtered", self._why_filtered(None, found.form), None)
-        tables, content = self._tables, _content_of(found.text, found.form)
+        tables = self._tables
+        content = _content_of(found.text, found.form)
         words = words_of(bytes.fromhex(content))
         documents = tables.find(words) if tables.rules.deduplicate else tables.find_copy(words, entry.fingerprint, row)
         origin = (entry.source, entry.path, row)
@@ -286,7 +287,8 @@ class Lookups:
         if chat is None:
             return "the version has no conversations"
         rows = Rows(pa.array([text], pa.large_string()), np.zeros(1, np.uint64))
-        encoder, rule = document_encoder(self._tokenizer(), chat), self._tables.rules.without_target
+        encoder = document_encoder(self._tokenizer(), chat)
+        rule = self._tables.rules.without_target
         (rows,) = encoder.prepared(iter([rows]), "skip", "keep" if rule == "keep" else "drop", lambda _: "it")
         if rows.bad:
             return str(rows.bad[0])

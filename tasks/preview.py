@@ -115,7 +115,8 @@ def probe_partition(build: Build, part: Partition) -> PartitionProbe:
         for rows in read_documents(build, part, encoder):
             tally.add(rows)
             count = len(text_bytes(rows.texts)[0])
-            num_bytes, num_documents = num_bytes + count, num_documents + len(rows.rows)
+            num_bytes += count
+            num_documents += len(rows.rows)
             if encoded_bytes < _ENCODE_BYTES and len(rows.rows):
                 first = rows.head(max(1, len(rows.rows) * _ENCODE_BYTES // max(count, _ENCODE_BYTES)))
                 start = time.perf_counter()
@@ -232,7 +233,8 @@ def costs_of(plan: BuildPlan, volume: Volume, hours: float, price: Mapping[str, 
         hours: that it takes on this machine.
         price: dollars for a million reads ("get"), a million writes ("put"), and an hour of this machine ("hour").
     """
-    costs, shapes = requests_of(volume), [volume.shape(share) for share in volume.splits]
+    costs = requests_of(volume)
+    shapes = [volume.shape(share) for share in volume.splits]
     reads, writes, bytes_read, bytes_written = np.sum(list(costs.values()), axis=0)
     piece = PIECES_HELD * piece_bytes(volume.num_runs or volume.num_spills, volume.memory)
     amounts = {"get": reads / 1e6, "put": writes / 1e6, "hour": hours}
@@ -256,7 +258,8 @@ def proposed_sizes(plan: BuildPlan, volume: Volume) -> dict[str, int]:
 
     Returns {} if it does so as it is, or if no size helps, as where all files are small.
     """
-    counts, now = Counter(part.input_index for part in plan.partitions).values(), plan.spec.partition_bytes
+    counts = Counter(part.input_index for part in plan.partitions).values()
+    now = plan.spec.partition_bytes
     sizes = [size for size in (1, 2, 4, 8, 16, 32) if size == 1 or now * size <= _MAX_PARTITION_BYTES]
     for tokens, size in product((1, 2, 4, 8, 16), sizes):
         spills = max(sum(-(-count // size) for count in counts), volume.num_spills // size)
@@ -311,12 +314,14 @@ def first_rows(plan: BuildPlan) -> Iterator[FirstRows]:
 
 
 def _first_rows(build: Build, part: Partition, tokenizer: Tokenizer) -> FirstRows:
-    file, rules = part.file, replace(build.rules, on_error="skip")
+    file = part.file
+    rules = replace(build.rules, on_error="skip")
     encoder = document_encoder(tokenizer, build.chat_of(file))
     reader = make_reader({**file.options, "on_error": "skip"})
     place_of = partial(reader.place, file.url)
     batches = each_bounded(reader.read(file.url, part), file.options["max_bytes"], file.url)
-    counts, shown = ChatCounts(), None
+    counts = ChatCounts()
+    shown = None
     for rows in islice(batches, 1):
         first = keep_documents(rows.head(_NUM_TRIED), rules, place_of, tokenizer, encoder.form)
         for documents in encoder.prepared(iter([first]), "skip", rules.without_target, place_of):

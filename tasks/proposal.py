@@ -253,7 +253,8 @@ def _groups(files: Sequence[str]) -> Iterator[tuple[Options, str, list[str]]]:
 
 def _cut(files: list[str], patterns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield patterns with the files that each matches: one pattern for all of them, or one for each file."""
-    wanted, end = set(files), suffix_of(files[0])
+    wanted = set(files)
+    end = suffix_of(files[0])
     folder = commonpath([url.rpartition("/")[0] for url in files]) if is_local(files[0]) else ""
     start = re.sub(r"\d+$", "", commonprefix([PurePosixPath(url).name for url in files]).removesuffix(end))  # noqa: RUF071  (of names, not of paths)
     names = [f"*{end}", f"{escaped(start)}*{end}", f"**/*{end}", f"**/{escaped(start)}*{end}"]

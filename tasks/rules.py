@@ -167,7 +167,8 @@ def transformed(
     """
     if name is None:
         return texts
-    function, found = load_transform(name), []
+    function = load_transform(name)
+    found = []
     for text, row in zip(texts.to_pylist(), numbers.tolist(), strict=True):
         try:
             value = None if text is None else function(form.value_of(text))

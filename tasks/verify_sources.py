@@ -148,7 +148,8 @@ def checked_spec(spec: BuildSpec, manifest: Manifest, name: str) -> BuildSpec:
     sources: Any = manifest.spec["sources"]
     layouts = {source["name"]: source.get("layout") for source in sources}
     spec = spec.with_layouts({name: layouts.get(name) for name in spec.without_layout()})
-    mine, built = _comparable(spec.identity()), _comparable(manifest.spec)
+    mine = _comparable(spec.identity())
+    built = _comparable(manifest.spec)
     if differing := sorted(key for key in mine.keys() | built.keys() if mine.get(key) != built.get(key)):
         raise SpecError(f"{name}: the version was built from another spec, which differs in {', '.join(differing)}")
     return spec

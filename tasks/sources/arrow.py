@@ -98,13 +98,15 @@ class Reader(SourceReader):
     def batches(self, url: str, part: FileRange) -> Iterator[RowBatch]:
         """See SourceReader.batches; `start` and `end` count record batches."""
         assert part.first_row is not None or part.start == 0
-        row, next_index = part.first_row or 0, part.start
+        row = part.first_row or 0
+        next_index = part.start
         with self._open(url, part) as batches:
             for index, batch, _ in batches:
                 with _translate_batch_errors(url, index, self._max_bytes):
                     check_batch(batch)
                 yield numbered(batch, row)
-                row, next_index = row + batch.num_rows, index + 1
+                row += batch.num_rows
+                next_index = index + 1
                 if next_index == part.end:
                     return
         if next_index < part.end:
@@ -152,7 +154,8 @@ def _open_reader(source: Any, url: str, included: list[int] | None = None) -> An
 
 def _decode_names(field: pa.Field) -> None:
     """Raise ValueError if the name of a column, or of a field in it, is not UTF-8: pyarrow decodes it at each use."""
-    _name, kind = field.name, field.type
+    _name = field.name
+    kind = field.type
     for i in range(kind.num_fields):
         _decode_names(kind.field(i))
 
@@ -204,9 +207,11 @@ def _check_end(source: Any, url: str) -> None:
 
     Raises InputError.
     """
-    end, size = source.tell(), source.size()
+    end = source.tell()
+    size = source.size()
     source.seek(max(0, end - len(_END_OF_STREAM)))
-    has_end, rest = source.read(len(_END_OF_STREAM)) == _END_OF_STREAM, source.read()
+    has_end = source.read(len(_END_OF_STREAM)) == _END_OF_STREAM
+    rest = source.read()
     source.seek(0)
     is_file = source.read(len(_FILE_MAGIC)) == _FILE_MAGIC
     if not has_end or (is_file and not rest.endswith(_FILE_MAGIC)):

@@ -93,7 +93,8 @@ class BadValue(Exception):
 
     def __init__(self, problem: str, reason: str, option: str = "") -> None:
         super().__init__(problem)
-        self.reason, self.option = reason, option
+        self.reason = reason
+        self.option = option
 
     def at(self, place: str, row: int) -> BadRow:
         """Return the error for a row, without a traceback, which would keep the row in memory."""

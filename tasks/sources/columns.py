@@ -159,7 +159,8 @@ class Columns:
         yield rows
 
     def _rows(self, batch: RowBatch, names: list[str], url: str, place_of: PlaceOf) -> Rows:
-        columns, numbers = batch.columns, batch.rows
+        columns = batch.columns
+        numbers = batch.rows
         documents = [plain(self._pick(columns, name)) for name in names]
         if self._conversations is None and isinstance(documents[0].type, LISTS):
             documents = [_joined(documents[0])]
@@ -170,7 +171,8 @@ class Columns:
             kept = kept_rows(columns, tree)
         if kept is not None:
             mask = pa.array(kept)
-            documents, numbers = [one.filter(mask) for one in documents], numbers[kept]
+            documents = [one.filter(mask) for one in documents]
+            numbers = numbers[kept]
             raw_ids = None if raw_ids is None else raw_ids.filter(mask)
             num_filtered += int((~kept).sum())
         bad: dict[int, BadRow] = {}
@@ -182,7 +184,8 @@ class Columns:
         ids = None if raw_ids is None else self._strings(raw_ids, numbers, place_of, bad)
         if bad:
             good = ~np.isin(numbers, np.array(list(bad), np.uint64))
-            texts, numbers = texts.filter(pa.array(good)), numbers[good]
+            texts = texts.filter(pa.array(good))
+            numbers = numbers[good]
             ids = ids if ids is None else ids.filter(pa.array(good))
         in_order = tuple(sorted((*batch.bad, *bad.values()), key=lambda row: row.row))
         missing_keys = set(batch.missing_keys)

@@ -207,7 +207,8 @@ class TokenRows(SourceReader):
     def __init__(self, options: Options) -> None:
         beside = [name for name in BESIDE if name in options["has"]] if "has" in options else None
         self.columns = IdColumns(options, beside)
-        self._arrow, self._parquet = arrow.Reader(options, self.columns), parquet.Reader(options, self.columns)
+        self._arrow = arrow.Reader(options, self.columns)
+        self._parquet = parquet.Reader(options, self.columns)
 
     def _reader(self, url: str) -> arrow.Reader | parquet.Reader:
         return self._parquet if url.endswith(".parquet") else self._arrow
@@ -260,7 +261,8 @@ class Dataset:
                 "to one of them, or check data_files in the spec and in README.md"
             )
         self.urls = files[split]
-        self._builder, self._split = builder, split
+        self._builder = builder
+        self._split = split
         self.delimiter = str(getattr(builder.config, "sep", ","))
         self.kind = _kind(builder.config, self.urls, self.delimiter)
 

@@ -88,7 +88,8 @@ class Reader(SourceReader):
         with self._open(url, part) as file:
             num_rows = [file.metadata.row_group(group).num_rows for group in range(part.end)]
             row = part.first_row if part.first_row is not None else sum(num_rows[: part.start])
-            tree, groups = self.columns.filter_of(file.schema_arrow, url), range(part.start, part.end)
+            tree = self.columns.filter_of(file.schema_arrow, url)
+            groups = range(part.start, part.end)
             may_hold = may_keep(file, groups, tree).tolist() if tree else [True] * len(groups)
             for group, is_read in zip(groups, may_hold, strict=True):
                 if is_read:
@@ -234,7 +235,8 @@ def check_counts(file: pq.ParquetFile, url: str, leaves: Sequence[int]) -> None:
     for group in range(file.metadata.num_row_groups):
         row_group = file.metadata.row_group(group)
         for i in leaves:
-            num_rows, num_values = row_group.num_rows, row_group.column(i).num_values
+            num_rows = row_group.num_rows
+            num_values = row_group.column(i).num_values
             is_one_each = file.schema.column(i).max_repetition_level == 0
             if num_rows > num_values or (num_rows < num_values and is_one_each):
                 raise InputError(

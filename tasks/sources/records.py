@@ -128,7 +128,8 @@ class CsvReader(TextFileReader):
         # column -> the key of the spec that names it
         self._needed = dict.fromkeys(columns_of(self.columns.filter) if self.columns.filter else (), "filter")
         self._needed |= {options[key]: key for key in keys if options.get(key) is not None}
-        self._delimiter, self._quote = str(options["delimiter"]), str(options.get("quote", '"'))
+        self._delimiter = str(options["delimiter"])
+        self._quote = str(options.get("quote", '"'))
         self._escape: str | None = options.get("escape")
         self._has_header = bool(options.get("header", True))
         self._names_given: list[str] = options.get("columns") or []
@@ -198,14 +199,17 @@ class CsvReader(TextFileReader):
 
     def _named(self, url: str, rows: Iterator[list[str]]) -> tuple[list[str], Iterator[list[str]]]:
         """Return the names of the fields and the rows of data; raises InputError if a needed name is missing."""
-        names, check = self._names_given, "Check columns"
+        names = self._names_given
+        check = "Check columns"
         if self._has_header:
             blank = dropwhile(lambda row: len(row) == 1 and not row[0].strip(), rows)
-            names, check = next(blank, []), "Set header: false if this is a row of data, check delimiter"
+            names = next(blank, [])
+            check = "Set header: false if this is a row of data, check delimiter"
         elif not names:
             if (first := next(rows, None)) is None:
                 return [], rows
-            names, check = [str(position) for position in range(len(first))], "Check delimiter"
+            names = [str(position) for position in range(len(first))]
+            check = "Check delimiter"
             rows = chain([first], rows)
         for column, key in self._needed.items():
             if names.count(column) != 1 and (column in names or column not in self.columns.path_columns):
@@ -246,7 +250,8 @@ class JsonReader(TextFileReader):
         with open_decompressed(url) as file:
             if is_array:
                 data = file.read(_MAX_ARRAY_BYTES + 1)
-                values, num_bytes = _parse_array(url, data), len(data)
+                values = _parse_array(url, data)
+                num_bytes = len(data)
                 del data
                 yield from (RawRow(row, value, num_bytes // len(values)) for row, value in enumerate(values))
                 return

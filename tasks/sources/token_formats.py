@@ -45,7 +45,8 @@ class Megatron(TokenFormat):
     required = (INDEX,)
     MAGIC, VERSION, HEAD = b"MMIDIDX\0\0", 1, struct.Struct("<9sQBQQ")
     TYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}  # noqa: RUF012
-    LENGTH, OFFSET = np.dtype("<i4"), np.dtype("<i8")
+    LENGTH = np.dtype("<i4")
+    OFFSET = np.dtype("<i8")
 
     def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
         """See TokenFormat.files; a path may be the prefix alone, as Megatron's own options are."""
@@ -91,7 +92,8 @@ class Megatron(TokenFormat):
         magic, version, code, num_sequences, num_bounds = self.HEAD.unpack(data)
         if (magic, version) != (self.MAGIC, self.VERSION) or code not in self.TYPES or not num_bounds:
             raise InputError(f"{index}: not an .idx of Megatron, version 1, of an integer type; check the file")
-        lengths, offsets = num_sequences * self.LENGTH.itemsize, (num_sequences + num_bounds) * self.OFFSET.itemsize
+        lengths = num_sequences * self.LENGTH.itemsize
+        offsets = (num_sequences + num_bounds) * self.OFFSET.itemsize
         compare(index, input_bytes(index), "its head", self.HEAD.size + lengths + offsets, "bytes")
         return np.dtype(self.TYPES[code]), num_sequences, num_bounds - 1
 
@@ -237,7 +239,8 @@ class Datatrove(TokenFormat):
 
     def bounds(self, url: str, start: int, end: int) -> Int64s:
         """See TokenFormat.bounds; one above the largest int64 becomes negative."""
-        index, first = f"{url}.index", max(0, start - 1)
+        index = f"{url}.index"
+        first = max(0, start - 1)
         with open_input(index) as file:
             ends = read_values(file, index, first * self.END.itemsize, end - first, self.END).astype(np.int64)
         return ends if start else np.append(0, ends)

@@ -55,9 +55,11 @@ class IdColumns(Columns):
 
     def __init__(self, options: Options, beside: Collection[str] | None = None) -> None:
         super().__init__({"text": IDS, "partition_bytes": options.get("partition_bytes")})
-        self._vocab_size, self._eot_id = int(options["vocab_size"]), int(options["eot_id"])
+        self._vocab_size = int(options["vocab_size"])
+        self._eot_id = int(options["eot_id"])
         self._bos_id: int | None = options.get("bos_id")
-        self._has_mask, self._skips = MASK in options.get("has", ()), options.get("on_error") == "skip"
+        self._has_mask = MASK in options.get("has", ())
+        self._skips = options.get("on_error") == "skip"
         self._beside = beside
 
     def documents(self, schema: pa.Schema, url: str) -> list[str]:
@@ -106,7 +108,8 @@ class IdColumns(Columns):
         is_inside[starts[has_bos]] = False
         is_inside[ends[has_eot] - 1] = False
         offsets = offsets_of(lengths - has_bos - has_eot)
-        texts, masks = _binary(ids[is_inside].astype("<u4"), offsets * ID_BYTES), None
+        texts = _binary(ids[is_inside].astype("<u4"), offsets * ID_BYTES)
+        masks = None
         if learned is not None:  # of the ids around a document, those that the file lacks are no targets
             lacking = [ends[~has_eot]] if self._bos_id is None else [starts[~has_bos], ends[~has_eot]]
             mask = np.insert(learned.view(np.uint8), np.concatenate(lacking), 0)
@@ -138,10 +141,12 @@ class IdColumns(Columns):
 
     def _without(self, batch: RowBatch, ids: AnyArray, lengths: Int64s, at: Int64s, place_of: PlaceOf) -> RowBatch:
         """Return the batch with the documents whose ids `at` some places are outside of the vocabulary as bad rows."""
-        ends, bad = np.cumsum(lengths), list(batch.bad)
+        ends = np.cumsum(lengths)
+        bad = list(batch.bad)
         outside, first = np.unique(np.searchsorted(ends, at, side="right"), return_index=True)
         for document, position in zip(outside.tolist(), at[first].tolist(), strict=True):
-            token, row = position - int(ends[document] - lengths[document]), int(batch.rows[document])
+            token = position - int(ends[document] - lengths[document])
+            row = int(batch.rows[document])
             problem = BadValue(
                 f"its token {token:,} is {ids[position]}, outside of the vocabulary [0, {self._vocab_size:,}); check "
                 "tokenizer.vocab_size and the type of the ids, or repair the file",
