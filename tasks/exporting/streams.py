@@ -46,8 +46,9 @@ class Megatron(ExportFormat):
             index.write(lengths.astype(form.LENGTH))
         at = 0
         for lengths in unit.documents.lengths():
-            ends = at + np.cumsum(lengths, dtype=form.OFFSET) * facts.token_bytes
-            index.write(ends - lengths.astype(form.OFFSET) * facts.token_bytes)
+            sizes = lengths.astype(form.OFFSET) * facts.token_bytes
+            ends = at + np.cumsum(sizes)
+            index.write(ends - sizes)
             at = int(ends[-1])
         for start in range(0, count + 1, _NUM_AT_ONCE):
             index.write(np.arange(start, min(start + _NUM_AT_ONCE, count + 1), dtype=form.OFFSET))

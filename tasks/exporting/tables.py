@@ -290,7 +290,7 @@ class Mds(ChunkFormat):
         shards = []
         for unit in units:
             name = unit.files[0]
-            record = records[unit.files[0]]
+            record = records[name]
             file = {"basename": name.rpartition("/")[2], "bytes": record.bytes, "hashes": {_HASH: record.xxh3_128}}
             count = num_rows(unit.documents, facts)
             shards.append(_mds_config(facts) | {"raw_data": file, "samples": count, "zip_data": None})

@@ -86,7 +86,7 @@ class TokenFormat(SourceReader):
         self.options = options
         self.eot_id = int(options["eot_id"])
         self.vocab_size = int(options["vocab_size"])
-        self.bos_id = None if options.get("bos_id") is None else int(options["bos_id"])
+        self.bos_id: int | None = options.get("bos_id")
         self.infers = INDEX not in options.get("has", ())
         self._max_tokens = int(options["max_bytes"]) // ID_BYTES + 2  # with the ids around it
         self.columns = IdColumns(options)
