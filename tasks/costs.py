@@ -70,7 +70,8 @@ class Volume(NamedTuple):
             sizes = int(part * self.spill_bytes), int(part * self.num_documents)
             return num_pieces(*sizes, num_files, self.has_ids, self.memory)
 
-        shards, runs = max(1, round(share * self.num_tokens / self.shard_tokens)), self.num_runs
+        shards = max(1, round(share * self.num_tokens / self.shard_tokens))
+        runs = self.num_runs
         parts = pieces(share / runs, self.num_spills // runs) if runs else 1
         return shards, shards * pieces(share / shards, runs or self.num_spills), parts
 
@@ -98,11 +99,14 @@ def requests_of(of: Volume) -> dict[str, Cost]:
 
 
 def _merge(of: Volume) -> list[Cost]:
-    shapes = [(share, of.shape(share)[2]) for share in of.splits]
-    num_parts, runs = sum(parts for _, parts in shapes), of.num_runs
-    made, size = runs * num_parts, of.spill_bytes / of.num_spills
-    costs = [_ranges(of, share, of.num_spills, of.num_spills * parts, size) for share, parts in shapes]
-    costs += [_written(share * of.spill_bytes, runs * parts) for share, parts in shapes]
+    costs: list[Cost] = []
+    num_parts = 0
+    for share in of.splits:
+        parts = of.shape(share)[2]
+        num_parts += parts
+        costs.append(_ranges(of, share, of.num_spills, of.num_spills * parts, of.spill_bytes / of.num_spills))
+        costs.append(_written(share * of.spill_bytes, of.num_runs * parts))
+    made = of.num_runs * num_parts
     listed = [_listed(made, of.num_partitions + of.num_spills + made), _listed(0, of.num_partitions + of.num_spills)]
     return [*costs, *listed, _cost(0, made), _headers(of, of.num_spills, made, num_parts)]
 
@@ -111,13 +115,15 @@ def _shuffle(of: Volume) -> list[Cost]:
     costs, num_shards, num_parts, merged = list[Cost](), 0, 0, of.num_runs or of.num_spills
     for share in of.splits:
         shards, pieces, parts = of.shape(share)
-        num_shards, num_parts = num_shards + shards, num_parts + parts
+        num_shards += shards
+        num_parts += parts
         size = of.spill_bytes / merged / parts * (share if of.num_runs else 1)  # a part of a run has one split
         # A part of a run that ends within a piece is one more file of it.
         costs.append(_ranges(of, share, merged * parts, merged * (pieces + parts - 1), size))
         sizes = *(of.num_tokens * width for width in of.token_bytes), of.num_documents * ROW_BYTES
         costs += [_written(share * num_bytes, shards) for num_bytes in sizes]
-    readers, files = min(of.num_workers, num_shards), merged * (num_parts if of.num_runs else 1)
+    readers = min(of.num_workers, num_shards)
+    files = merged * (num_parts if of.num_runs else 1)
     read = _cost(2 * num_shards + readers, 2 * num_shards, readers * of.num_spills * _ENTRY_BYTES)
     return [*costs, read, _headers(of, files, num_shards, num_shards / num_parts)]
 
@@ -157,7 +163,8 @@ def _headers(of: Volume, num_files: int, num_jobs: int, jobs_of_file: float) -> 
 
 def _ranges(of: Volume, share: float, num_files: int, num_ranges: int, size: float) -> Cost:
     """Return what it costs to read a split from files of a size, in ranges of the table, tokens, classes and ids."""
-    documents, in_file = share * of.num_documents / num_ranges, share * of.num_documents / num_files
+    documents = share * of.num_documents / num_ranges
+    in_file = share * of.num_documents / num_files
     tokens = share * of.num_tokens / num_ranges
     columns = [(1 - exp(-documents), width * tokens) for width in of.token_bytes]
     columns += [(1 - exp(-documents), 20 * documents)] * of.has_ids

@@ -161,13 +161,13 @@ class Lookups:
 
         Raises SpecError if no input has the path, or inputs of several sources have it.
         """
-        number, entry = _find_entry(self._tables.inputs, source, path)
+        entry = _find_entry(self._tables.inputs, source, path)
         if reason := self._quarantined(entry, row):
             return Lookup("quarantined", reason, None)
         try:
             found = self.read_row(entry, row)
         except InputError as error:
-            return self._scan_row(number, row, str(error))
+            return self._scan_row(entry, row, str(error))
         if not found.exists:
             return Lookup("not_found", f"{entry.path} has no row {row}", None)
         if not found.passes_filter:
@@ -213,7 +213,8 @@ class Lookups:
         """Look up a row whose text is known."""
         if found.text is None:
             return Lookup("filtered", self._why_filtered(None, found.form), None)
-        tables, content = self._tables, _content_of(found.text, found.form)
+        tables = self._tables
+        content = _content_of(found.text, found.form)
         words = words_of(bytes.fromhex(content))
         documents = tables.find(words) if tables.rules.deduplicate else tables.find_copy(words, entry.fingerprint, row)
         origin = (entry.source, entry.path, row)
@@ -252,10 +253,13 @@ class Lookups:
             with suppress(InputError):
                 if digests_of(words[np.newaxis])[0] in read_list(url, "content"):
                     return Lookup("excluded", f"documents.exclude lists it now: {url}", content)
-        rows = rows_in_spills(self._tables, content) if self._tables.rules.marks else ()
-        hint = "; its marks may leave it out: give --path and --row" if self._tables.rules.marks else ""
-        absent = Lookup("not_found", f"no document has the content {content}{hint}", content)
-        return next(filter(None, map(self._dropped, rows)), absent)
+        reason = f"no document has the content {content}"
+        if self._tables.rules.marks:
+            for row in rows_in_spills(self._tables, content):
+                if dropped := self._dropped(row):
+                    return dropped
+            reason += "; its marks may leave it out: give --path and --row"
+        return Lookup("not_found", reason, content)
 
     def _quarantined(self, entry: InputEntry, row: int) -> str:
         manifest = self._tables.manifest
@@ -283,7 +287,8 @@ class Lookups:
         if chat is None:
             return "the version has no conversations"
         rows = Rows(pa.array([text], pa.large_string()), np.zeros(1, np.uint64))
-        encoder, rule = document_encoder(self._tokenizer(), chat), self._tables.rules.without_target
+        encoder = document_encoder(self._tokenizer(), chat)
+        rule = self._tables.rules.without_target
         (rows,) = encoder.prepared(iter([rows]), "skip", "keep" if rule == "keep" else "drop", lambda _: "it")
         if rows.bad:
             return str(rows.bad[0])
@@ -319,8 +324,9 @@ class Lookups:
         found: str | None = texts[0].as_py()
         return found
 
-    def _scan_row(self, number: int, row: int, why: str) -> Lookup:
+    def _scan_row(self, entry: InputEntry, row: int, why: str) -> Lookup:
         """Look for a row that can't be read in the tables of all splits."""
+        number = self._tables.inputs.index(entry)
         step = "reading document tables, as the source can't be read"
         splits = self._tables.manifest.splits
         if found := self._scan(lambda columns: (columns.input == number) & (columns.row == row), splits, step):
@@ -352,19 +358,19 @@ class Lookups:
             return [found for each in readers.map(of_shard, entries) for found in each]
 
 
-def _find_entry(inputs: Sequence[InputEntry], source: str | None, path: str) -> tuple[int, InputEntry]:
-    """Find the input with a path, and its number; raise SpecError if there is none, or several sources have one."""
-    of_source = [(number, entry) for number, entry in enumerate(inputs) if source in (None, entry.source)]
+def _find_entry(inputs: Sequence[InputEntry], source: str | None, path: str) -> InputEntry:
+    """Find the input with a path; raise SpecError if there is none, or several sources have one."""
+    of_source = [entry for entry in inputs if source in (None, entry.source)]
     if source is not None and not of_source:
         names = list(dict.fromkeys(entry.source for entry in inputs))
         raise SpecError(f"--source: no source is named {source!r}. {did_you_mean(source, names)}")
-    matching = [(number, entry) for number, entry in of_source if entry.path == path]
+    matching = [entry for entry in of_source if entry.path == path]
     if not matching:
-        paths = [entry.path for _, entry in of_source]
+        paths = [entry.path for entry in of_source]
         close = near_miss(path.rpartition("/")[2], paths[:_MAX_COMPARED]) or f"Inputs: {first_of(paths, 3)}"
         raise SpecError(f"--path: no input has the path {path!r}, which counts from the root of its source. {close}")
     if len(matching) > 1:
-        shared = first_of([entry.source for _, entry in matching])
+        shared = first_of([entry.source for entry in matching])
         raise SpecError(f"{path}: several sources have this path: {shared}; give one with --source")
     return matching[0]
 

@@ -49,7 +49,6 @@ _PROBE_SECONDS = 3.0  # a slow transform ends the probe earlier: a short one is 
 _OTHER_STEPS = 1.15  # all steps take this multiple of the time of encoding (docs/project/notebook/index.md)
 _WORKER_BYTES = 400_000_000  # of a worker without documents
 _MIN_READ_BYTES, _MAX_PARTITION_BYTES = 2**17, 2_000_000_000
-_SPILL_DOCUMENT_BYTES = TABLE_DTYPE.itemsize
 Amounts = NDArray[np.float64]  # (2,) a number of documents, and of their tokens
 
 
@@ -116,7 +115,8 @@ def probe_partition(build: Build, part: Partition) -> PartitionProbe:
         for rows in read_documents(build, part, encoder):
             tally.add(rows)
             count = len(text_bytes(rows.texts)[0])
-            num_bytes, num_documents = num_bytes + count, num_documents + len(rows.rows)
+            num_bytes += count
+            num_documents += len(rows.rows)
             if encoded_bytes < _ENCODE_BYTES and len(rows.rows):
                 first = rows.head(max(1, len(rows.rows) * _ENCODE_BYTES // max(count, _ENCODE_BYTES)))
                 start = time.perf_counter()
@@ -158,15 +158,18 @@ def estimate_build(plan: BuildPlan, samples: Sequence[tuple[Partition, Partition
         text_bytes, amounts, text_seconds = _rates([item for item in samples if item[0].spill_name in names])
         for part in parts:
             if part.spill_name in plan.cached:
-                total += _recorded(records.get(part.spill_name))
-                num_spills += len(records[part.spill_name].spills) if part.spill_name in records else 0
+                record = records.get(part.spill_name)
+                if record is not None:
+                    total += (record.encoded.documents, record.encoded.tokens)
+                    num_spills += len(record.spills)
                 continue
-            total += amounts * text_bytes * part.num_bytes
+            num_bytes = text_bytes * part.num_bytes
+            total += amounts * num_bytes
             # A spill ends with the batch of texts that fills it.
-            num_spills += -int(-text_bytes * part.num_bytes // (plan.spec.partition_bytes + BATCH_BYTES // 2))
+            num_spills += -int(-num_bytes // (plan.spec.partition_bytes + BATCH_BYTES // 2))
             if part in missing:  # a file under two names is encoded once
-                new += amounts * text_bytes * part.num_bytes
-                seconds += text_seconds * text_bytes * part.num_bytes
+                new += amounts * num_bytes
+                seconds += text_seconds * num_bytes
     token_bytes = token_dtype(plan.build.tokenizer.vocab_size).itemsize + plan.build.has_classes
     new += total * bool(runs_of(num_spills))  # runs have all documents of the spills again
     return Estimate(
@@ -174,7 +177,7 @@ def estimate_build(plan: BuildPlan, samples: Sequence[tuple[Partition, Partition
         num_documents=round(total[0]),
         num_shards=_num_shards(plan, round(total[1])),
         num_spills=num_spills,
-        spill_bytes=round(float(np.dot(new, (_SPILL_DOCUMENT_BYTES, token_bytes)))),
+        spill_bytes=round(float(np.dot(new, (TABLE_DTYPE.itemsize, token_bytes)))),
         shard_bytes=0 if plan.published else round(float(np.dot(total, (ROW_BYTES, token_bytes)))),
         seconds=seconds * _OTHER_STEPS / max(1, min(num_workers, len(plan.missing))),
         sampled_bytes=sum(sample.text_bytes for _, sample in samples),
@@ -195,12 +198,6 @@ def _rates(samples: Sequence[tuple[Partition, PartitionProbe]]) -> tuple[float, 
     return text / partition_bytes, np.array([documents / text, num_tokens]), seconds
 
 
-def _recorded(record: PartitionRecord | None) -> Amounts:
-    spills = record.spills if record else []
-    documents, tokens = sum(sum(spill.documents) for spill in spills), sum(sum(spill.tokens) for spill in spills)
-    return np.array([documents, tokens], float)
-
-
 def _num_shards(plan: BuildPlan, num_tokens: int) -> int:
     shares = enumerate(plan.spec.split_shares())
     totals = [(name, i, DocumentCounts(documents=0, tokens=int(share * num_tokens))) for i, (name, share) in shares]
@@ -209,13 +206,22 @@ def _num_shards(plan: BuildPlan, num_tokens: int) -> int:
 
 def volume_of(plan: BuildPlan, estimate: Estimate, num_workers: int) -> Volume:
     """Return what a build of the plan reads and makes, with so many workers of this machine, to count its requests."""
-    build, spec, inputs = plan.build, plan.spec, plan.inputs
-    read = len(inputs), sum(file.num_bytes for file in inputs), any(is_object(file.url) for file in inputs)
-    made = max(1, estimate.num_spills), max(1, estimate.num_documents), max(1, estimate.num_tokens)
-    widths = (token_dtype(build.tokenizer.vocab_size).itemsize, *[1] * build.has_classes)
-    splits = tuple(share for _, share in spec.split_shares())
-    how = spec.shard_tokens, max(1, num_workers), build.memory
-    return Volume(*read, len(plan.partitions), *made, widths, build.has_ids, splits, *how)
+    build = plan.build
+    return Volume(
+        num_files=len(plan.inputs),
+        input_bytes=sum(file.num_bytes for file in plan.inputs),
+        are_remote=any(is_object(file.url) for file in plan.inputs),
+        num_partitions=len(plan.partitions),
+        num_spills=max(1, estimate.num_spills),
+        num_documents=max(1, estimate.num_documents),
+        num_tokens=max(1, estimate.num_tokens),
+        token_bytes=(token_dtype(build.tokenizer.vocab_size).itemsize, *[1] * build.has_classes),
+        has_ids=build.has_ids,
+        splits=tuple(share for _, share in plan.spec.split_shares()),
+        shard_tokens=plan.spec.shard_tokens,
+        num_workers=max(1, num_workers),
+        memory=build.memory,
+    )
 
 
 def costs_of(plan: BuildPlan, volume: Volume, hours: float, price: Mapping[str, float] | None) -> dict[str, Any]:
@@ -227,7 +233,8 @@ def costs_of(plan: BuildPlan, volume: Volume, hours: float, price: Mapping[str, 
         hours: that it takes on this machine.
         price: dollars for a million reads ("get"), a million writes ("put"), and an hour of this machine ("hour").
     """
-    costs, shapes = requests_of(volume), [volume.shape(share) for share in volume.splits]
+    costs = requests_of(volume)
+    shapes = [volume.shape(share) for share in volume.splits]
     reads, writes, bytes_read, bytes_written = np.sum(list(costs.values()), axis=0)
     piece = PIECES_HELD * piece_bytes(volume.num_runs or volume.num_spills, volume.memory)
     amounts = {"get": reads / 1e6, "put": writes / 1e6, "hour": hours}
@@ -251,7 +258,8 @@ def proposed_sizes(plan: BuildPlan, volume: Volume) -> dict[str, int]:
 
     Returns {} if it does so as it is, or if no size helps, as where all files are small.
     """
-    counts, now = Counter(part.input_index for part in plan.partitions).values(), plan.spec.partition_bytes
+    counts = Counter(part.input_index for part in plan.partitions).values()
+    now = plan.spec.partition_bytes
     sizes = [size for size in (1, 2, 4, 8, 16, 32) if size == 1 or now * size <= _MAX_PARTITION_BYTES]
     for tokens, size in product((1, 2, 4, 8, 16), sizes):
         spills = max(sum(-(-count // size) for count in counts), volume.num_spills // size)
@@ -304,12 +312,14 @@ def first_rows(build: Build, part: Partition) -> FirstRows:
 
 
 def _first_rows(build: Build, part: Partition, tokenizer: Tokenizer) -> FirstRows:
-    file, rules = part.file, replace(build.rules, on_error="skip")
+    file = part.file
+    rules = replace(build.rules, on_error="skip")
     encoder = document_encoder(tokenizer, build.chat_of(file))
     reader = make_reader({**file.options, "on_error": "skip"})
     place_of = partial(reader.place, file.url)
     batches = each_bounded(reader.read(file.url, part), file.options["max_bytes"], file.url)
-    counts, shown = ChatCounts(), None
+    counts = ChatCounts()
+    shown = None
     for rows in islice(batches, 1):
         first = keep_documents(rows.head(_NUM_TRIED), rules, place_of, tokenizer, encoder.form)
         for documents in encoder.prepared(iter([first]), "skip", rules.without_target, place_of):

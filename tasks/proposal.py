@@ -80,9 +80,13 @@ def reading_options(url: str) -> tuple[Options, str]:
     if set(PAIR_KEYS) <= set(names):
         raise InputError(f"{url}: {PAIRS}")
     text, note = _text(url, base, names)
-    known = (name for name in _IDS if text and name in names and name != text)
-    identifier = next((name for name in known if _rows(url, base | {"text": text, "id": name})), None)
-    return base | ({"text": text} if text else {}) | ({"id": identifier} if identifier else {}), note
+    if not text:
+        return base, note
+    base["text"] = text
+    for name in _IDS:
+        if name in names and name != text and _rows(url, base | {"id": name}):
+            return base | {"id": name}, note
+    return base, note
 
 
 def _read_with(source: Options, **changes: Any) -> Options:
@@ -249,7 +253,8 @@ def _groups(files: Sequence[str]) -> Iterator[tuple[Options, str, list[str]]]:
 
 def _cut(files: list[str], patterns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield patterns with the files that each matches: one pattern for all of them, or one for each file."""
-    wanted, end = set(files), suffix_of(files[0])
+    wanted = set(files)
+    end = suffix_of(files[0])
     folder = commonpath([url.rpartition("/")[0] for url in files]) if is_local(files[0]) else ""
     start = re.sub(r"\d+$", "", commonprefix([PurePosixPath(url).name for url in files]).removesuffix(end))  # noqa: RUF071  (of names, not of paths)
     names = [f"*{end}", f"{escaped(start)}*{end}", f"**/*{end}", f"**/{escaped(start)}*{end}"]

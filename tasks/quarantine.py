@@ -47,7 +47,8 @@ class QuarantineWriter(ExitStack):
 
     def __init__(self, store: Store, spill_name: str) -> None:
         super().__init__()
-        self._store, self._path = store, quarantine_path(spill_name)
+        self._store = store
+        self._path = quarantine_path(spill_name)
         self._file: IO[bytes] | None = None
         self.checksum = xxhash.xxh3_128()
         self.num_bytes = 0
@@ -120,7 +121,8 @@ def _read(store: Store, spill_name: str, summary: QuarantineSummary) -> Iterator
     """Yield the rows that a partition lists; raises WorkError if the list is missing or damaged."""
     if not summary.rows:
         return
-    path, digest = quarantine_path(spill_name), xxhash.xxh3_128()
+    path = quarantine_path(spill_name)
+    digest = xxhash.xxh3_128()
     with reading_work_file(store, path):
         for line in _lines(store, path):
             digest.update(line)

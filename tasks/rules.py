@@ -167,7 +167,8 @@ def transformed(
     """
     if name is None:
         return texts
-    function, found = load_transform(name), []
+    function = load_transform(name)
+    found = []
     for text, row in zip(texts.to_pylist(), numbers.tolist(), strict=True):
         try:
             value = None if text is None else function(form.value_of(text))
@@ -215,10 +216,10 @@ def keep_documents(
         rows = replace(rows, texts=transformed(rows.texts, rows.rows, rules.transform, place_of, form))
     counts_characters = rules.min_chars > 1 or rules.max_chars is not None
     lengths = form.num_chars(rows.texts) if counts_characters else form.sizes(rows.texts)
-    kept = pc.greater_equal(lengths, rules.min_chars).fill_null(False)
+    kept = pc.greater_equal(lengths, rules.min_chars)
     if rules.max_chars is not None:
-        kept = pc.and_(kept, pc.less_equal(lengths, rules.max_chars).fill_null(False))
-    documents = without_filtered(rows, kept.to_numpy(zero_copy_only=False))
+        kept = pc.and_(kept, pc.less_equal(lengths, rules.max_chars))
+    documents = without_filtered(rows, kept.fill_null(False).to_numpy(zero_copy_only=False))
     num_bytes = np.diff(text_bytes(documents.texts)[1])
     limit = min(rules.max_bytes, tokenizer.max_text_bytes) if form is TEXT else rules.max_bytes
     found = {i: too_large(num_bytes[i], tokenizer, rules.max_bytes) for i in np.flatnonzero(num_bytes > limit).tolist()}

@@ -126,16 +126,14 @@ def verify_encoding(build: Build, sample: Sample) -> Report:
         warnings.append(
             f"documents.transform {build.rules.transform} gives different texts: {num_other:,} not compared"
         )
-    damages = [
-        Damage(path, "; ".join([*map(with_line, what[:_MAX_NAMED]), *_more(what)]))
-        for path, what in sorted(problems.items())
-    ]
+    damages = []
+    for path, differences in sorted(problems.items()):
+        named = [with_line(difference) for difference in differences[:_MAX_NAMED]]
+        if len(differences) > _MAX_NAMED:
+            named.append(f"and {len(differences) - _MAX_NAMED} more")
+        damages.append(Damage(path, "; ".join(named)))
     num_documents = len(sample.documents) - num_gone - num_other
     return Report(num_documents=num_documents, damages=damages, warnings=warnings)
-
-
-def _more(what: list[str]) -> list[str]:
-    return [f"and {len(what) - _MAX_NAMED} more"] if len(what) > _MAX_NAMED else []
 
 
 # fields of a version's `chat` that a spec does not have
@@ -147,17 +145,14 @@ def checked_spec(spec: BuildSpec, manifest: Manifest, name: str) -> BuildSpec:
 
     Raises SpecError if the version was built from another spec; excluded contents and templates are not compared.
     """
-    spec = _with_layouts(spec, manifest)
-    mine, built = _comparable(spec.identity()), _comparable(manifest.spec)
+    sources: Any = manifest.spec["sources"]
+    layouts = {source["name"]: source.get("layout") for source in sources}
+    spec = spec.with_layouts({name: layouts.get(name) for name in spec.without_layout()})
+    mine = _comparable(spec.identity())
+    built = _comparable(manifest.spec)
     if differing := sorted(key for key in mine.keys() | built.keys() if mine.get(key) != built.get(key)):
         raise SpecError(f"{name}: the version was built from another spec, which differs in {', '.join(differing)}")
     return spec
-
-
-def _with_layouts(spec: BuildSpec, manifest: Manifest) -> BuildSpec:
-    sources: Any = manifest.spec["sources"]
-    layouts = {source["name"]: source.get("layout") for source in sources}
-    return spec.with_layouts({name: layouts.get(name) for name in spec.without_layout()})
 
 
 def _comparable(identity: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,8 @@ class FileRecord:
 
 def hashed(store: Store, path: str) -> FileRecord:
     """Return the record of the bytes of a file; of a remote file the whole is downloaded."""
-    hasher, num_bytes = xxhash.xxh3_128(), 0
+    hasher = xxhash.xxh3_128()
+    num_bytes = 0
     for block in store.blocks(path):
         hasher.update(block)
         num_bytes += len(block)
@@ -50,7 +51,8 @@ class HashedFile:
     """
 
     def __init__(self, file: IO[bytes], start_sync: Callable[[], None] | None = None) -> None:
-        self._file, self._start_sync = file, start_sync
+        self._file = file
+        self._start_sync = start_sync
         self._hasher, self._num_bytes, self._num_synced = xxhash.xxh3_128(), 0, 0
         self.closed = False  # pyarrow asks
 

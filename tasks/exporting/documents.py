@@ -55,7 +55,8 @@ class Documents:
     def of_split(cls, store: Store, manifest: Manifest, split: str) -> Documents:
         """Return all documents of a split."""
         entries = tuple(entry for entry in manifest.splits[split].shards if entry.documents)
-        num_documents, num_tokens = sum(each.documents for each in entries), sum(each.tokens for each in entries)
+        num_documents = sum(each.documents for each in entries)
+        num_tokens = sum(each.tokens for each in entries)
         return cls(store, manifest.version, entries, 0, num_documents, num_tokens)
 
     @property
@@ -67,7 +68,8 @@ class Documents:
         """Yield each shard and which of its documents [first, end) are among these."""
         before = 0
         for entry in self.shards:
-            first, end = max(0, self.start - before), min(entry.documents, self.end - before)
+            first = max(0, self.start - before)
+            end = min(entry.documents, self.end - before)
             before += entry.documents
             if first < end:
                 yield StoredShard(self.store, self.version, entry), first, end
@@ -80,11 +82,13 @@ class Documents:
     def pieces(self) -> Iterator[Piece]:
         """Yield the documents in pieces of about 4 MB; report each as written when the next one is asked for."""
         for shard, first, end in self._ranges():
-            width, offsets = shard.header.token_bytes, shard.offsets[first : end + 1].astype(np.int64)
+            width = shard.header.token_bytes
+            offsets = shard.offsets[first : end + 1].astype(np.int64)
             tokens = _request(shard, shard.entry.name)
             mask = _request(shard, beside(shard.entry.name, MASK)) if shard.entry.has_mask else None
             for i, j in runs_of(offsets, _PIECE_BYTES // width):
-                a, b = int(offsets[i]), int(offsets[j])
+                a = int(offsets[i])
+                b = int(offsets[j])
                 places = (shard.header.tokens_start + at * width for at in (a, b))
                 ids = np.frombuffer(_checked_bytes(tokens, *places), shard.header.dtype)
                 classes = np.frombuffer(_checked_bytes(mask, a, b), np.uint8) if mask else None
@@ -115,7 +119,8 @@ class Documents:
         ends = list(accumulate(entry.documents for entry in self.shards))
         first, last = (int(np.searchsorted(ends, at, side="right")) for at in (start[0], end[0] - 1))
         before = ends[first] - self.shards[first].documents
-        shards, num_tokens = self.shards[first : last + 1], end[1] - start[1]
+        shards = self.shards[first : last + 1]
+        num_tokens = end[1] - start[1]
         return replace(self, shards=shards, start=start[0] - before, end=end[0] - before, num_tokens=num_tokens)
 
 

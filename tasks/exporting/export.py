@@ -125,7 +125,8 @@ def _facts(store: Store, manifest: Manifest, splits: list[str], options: ExportO
 
 def _written_to(destination: Store, dataset: Store) -> Store:
     """Return where the files of an export are written; raises StoreError for a place in the folder of the dataset."""
-    root, folder = destination.local(""), dataset.local("")
+    root = destination.local("")
+    folder = dataset.local("")
     place = str(root.resolve() if root else destination.root)
     if f"{place}/".startswith(f"{folder.resolve() if folder else dataset.root}/"):
         raise StoreError(f"{place}: in the folder of the dataset, where gc deletes files; give another destination")
@@ -162,7 +163,8 @@ def begin(export: Export) -> dict[str, FileRecord] | None:
 
 
 def _complete(export: Export) -> dict[str, FileRecord]:
-    final, place = export.destination, export.destination.place(SUMMARY)
+    final = export.destination
+    place = export.destination.place(SUMMARY)
     found = decode_record(_Summary, parse_json(final.read(SUMMARY), place, is_signed=True), place)
     if found.export != export.identity:
         raise SpecError(f"{final.root}: another export is there, see {SUMMARY}; give another destination")
@@ -191,7 +193,8 @@ def write_unit(
 
 def finish(export: Export, records: dict[str, FileRecord]) -> dict[str, FileRecord]:
     """Write the small files and the summary, and show the export; return the records of all files."""
-    store, final = export.store, export.destination
+    store = export.store
+    final = export.destination
     for name, data in export.format.finish(export.facts, export.units, records).items():
         store.replace(name, data)
         records[name] = FileRecord(len(data), xxhash.xxh3_128_hexdigest(data))

@@ -29,8 +29,10 @@ class Megatron(ExportFormat):
     A document is one sequence; its end-of-text id is part of it.
     """
 
-    name, file_names = "megatron", ("{split}.bin", "{split}.idx")
-    num_ids, instead = 2**31, "olmo"
+    name = "megatron"
+    file_names = ("{split}.bin", "{split}.idx")
+    num_ids = 2**31
+    instead = "olmo"
 
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Files) -> None:
         """Write the ids, then the index, with the offsets of one shard in memory."""
@@ -44,8 +46,9 @@ class Megatron(ExportFormat):
             index.write(lengths.astype(form.LENGTH))
         at = 0
         for lengths in unit.documents.lengths():
-            ends = at + np.cumsum(lengths, dtype=form.OFFSET) * facts.token_bytes
-            index.write(ends - lengths.astype(form.OFFSET) * facts.token_bytes)
+            sizes = lengths.astype(form.OFFSET) * facts.token_bytes
+            ends = at + np.cumsum(sizes)
+            index.write(ends - sizes)
             at = int(ends[-1])
         for start in range(0, count + 1, _NUM_AT_ONCE):
             index.write(np.arange(start, min(start + _NUM_AT_ONCE, count + 1), dtype=form.OFFSET))
@@ -92,7 +95,8 @@ class Llmc(ExportFormat):
     has one before each document, and no more tokens.
     """
 
-    name, file_names = "llmc", ("{dataset}_{short}_{index:06}.bin",)
+    name = "llmc"
+    file_names = ("{dataset}_{short}_{index:06}.bin",)
     needs = (
         "llm.c marks documents by a leading end-of-text id, {eot_id}; each file must have more tokens than ranks x "
         "batch x sequence length"
@@ -129,8 +133,10 @@ class NanoGpt(ExportFormat):
     hand: tokenloom imports no pickle.
     """
 
-    name, file_names = "nanogpt", ("{short}.bin",)
-    num_ids, instead = 2**16, "llmc, olmo or megatron"
+    name = "nanogpt"
+    file_names = ("{short}.bin",)
+    num_ids = 2**16
+    instead = "llmc, olmo or megatron"
     needs = "nanogpt has no document boundaries but the end-of-text id {eot_id}"
 
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Files) -> None:

@@ -22,7 +22,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from tokenloom.errors import SpecError
-from tokenloom.storage.formats.arrays import AnyArray, AnyBuffer, AnyDtype
+from tokenloom.storage.formats.arrays import AnyArray, AnyBuffer, AnyDtype, offsets_of
 from tokenloom.storage.formats.records import JsonObject, fields_of
 from tokenloom.tasks.exporting.base import ExportFormat, ExportUnit, Files, Records, Units, VersionFacts, learned_bytes
 from tokenloom.tasks.exporting.documents import Documents, Piece
@@ -42,7 +42,8 @@ class TableFormat(ExportFormat):
 
     takes_samples = keeps_masks = True
     part_bytes = 2**29
-    num_ids, instead = 2**31, "olmo"
+    num_ids = 2**31
+    instead = "olmo"
 
     def refuse(self, facts: VersionFacts) -> None:
         """Raise SpecError if ids need 32 bits without a sign, or a split has no sample."""
@@ -84,7 +85,8 @@ def row_pieces(documents: Documents, facts: VersionFacts) -> Iterator[Piece]:
         if rest:
             items = [np.concatenate(pair) for pair in zip(rest, items, strict=True)]
         count = len(items[0]) // length
-        whole, rest = [each[: count * length] for each in items], [each[count * length :] for each in items]
+        whole = [each[: count * length] for each in items]
+        rest = [each[count * length :] for each in items]
         if count:
             yield Piece(whole[0], np.full(count, length, np.uint32), whole[1] if piece.classes is not None else None)
 
@@ -115,7 +117,7 @@ def schema(facts: VersionFacts) -> pa.Schema:
 def record_batches(unit: ExportUnit, facts: VersionFacts) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a unit."""
     for piece in row_pieces(unit.documents, facts):
-        offsets = pa.array(np.append(0, np.cumsum(piece.lengths, dtype=np.int64))).cast(pa.int32())  # checks the range
+        offsets = pa.array(offsets_of(piece.lengths.astype(np.int64))).cast(pa.int32())  # checks the range
         arrays = [pa.ListArray.from_arrays(offsets, pa.array(items)) for items in values(piece, facts)]
         yield pa.record_batch(arrays, schema=schema(facts))
 
@@ -123,7 +125,8 @@ def record_batches(unit: ExportUnit, facts: VersionFacts) -> Iterator[pa.RecordB
 class Parquet(TableFormat):
     """SPLIT/00000.parquet and so on: `input_ids`, and `labels` with masks; a row group for each 4 MB of ids."""
 
-    name, file_names = "parquet", ("{split}/{index:05}.parquet",)
+    name = "parquet"
+    file_names = ("{split}/{index:05}.parquet",)
 
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Files) -> None:
         """Write row groups; a dictionary of ids would be longer than they are."""
@@ -140,7 +143,8 @@ class HuggingFace(TableFormat):
     SPLIT/state.json the names of the files; dataset_dict.json names the splits.
     """
 
-    name, file_names = "huggingface", ("{split}/data-{index:05}-of-{count:05}.arrow",)
+    name = "huggingface"
+    file_names = ("{split}/data-{index:05}-of-{count:05}.arrow",)
 
     def write(self, unit: ExportUnit, facts: VersionFacts, files: Files) -> None:
         """Write an Arrow stream."""
@@ -196,7 +200,7 @@ def joined(lengths: NDArray[np.uint32], parts: Sequence[AnyArray]) -> AnyBuffer:
         return parts[0]
     items = []
     for part in parts:
-        ends = np.append(0, np.cumsum(lengths, dtype=np.int64)) if part.ndim == 1 else np.arange(len(part) + 1)
+        ends = offsets_of(lengths.astype(np.int64)) if part.ndim == 1 else np.arange(len(part) + 1)
         buffers = [None, pa.py_buffer(ends * part[:1].nbytes), pa.py_buffer(part)]
         items.append(pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(lengths), buffers))
     return memoryview(pc.binary_join_element_wise(*items, pa.scalar(b"", pa.large_binary())).buffers()[2])
@@ -232,7 +236,7 @@ class ChunkFormat(TableFormat):
             lengths = np.full(num_rows(documents, facts), length, np.int64)
         row_bytes = lengths * sum(dtype.itemsize for dtype in types.values()) + len(types) * self.head_bytes(facts)
         text = self.text(facts)
-        places = 4 * (len(row_bytes) + 2) + len(text) + np.append(0, np.cumsum(row_bytes))
+        places = 4 * (len(row_bytes) + 2) + len(text) + offsets_of(row_bytes)
         if places[-1] > _MAX_BYTES:
             raise SpecError(
                 f"{self.name}: {counted(len(lengths), 'document')} make a file of 4 GiB or more; use megatron"
@@ -243,9 +247,11 @@ class ChunkFormat(TableFormat):
 
     def finish(self, facts: VersionFacts, units: Units, records: Records) -> dict[str, bytes]:
         """Return the index of each split."""
-        by_split = {split: [unit for unit in units if unit.split == split] for split in facts.splits}
-        indexes = {split: self.index(facts, of_split, records) for split, of_split in by_split.items()}
-        return {f"{split}/index.json": json.dumps(index, sort_keys=True).encode() for split, index in indexes.items()}
+        files: dict[str, bytes] = {}
+        for split in facts.splits:
+            index = self.index(facts, [unit for unit in units if unit.split == split], records)
+            files[f"{split}/index.json"] = json.dumps(index, sort_keys=True).encode()
+        return files
 
 
 class Mds(ChunkFormat):
@@ -256,7 +262,8 @@ class Mds(ChunkFormat):
     of each one a byte, 1 << 2 | 2 for one dimension whose length is a u32, and this length.
     """
 
-    name, file_names = "mds", ("{split}/shard.{index:05}.mds",)
+    name = "mds"
+    file_names = ("{split}/shard.{index:05}.mds",)
     needs = "llm-foundry cuts a document to max_seq_len; --unit sample --seq-len gives it samples of that length"
 
     def head_bytes(self, facts: VersionFacts) -> int:
@@ -269,7 +276,8 @@ class Mds(ChunkFormat):
         if facts.options.seq_len is not None:
             return arrays
         shape = np.empty((len(piece.lengths), 1), _SHAPE)
-        shape["form"], shape["length"] = _ONE_LENGTH_OF_U32, piece.lengths[:, None]
+        shape["form"] = _ONE_LENGTH_OF_U32
+        shape["length"] = piece.lengths[:, None]
         sizes = np.stack([_SHAPE.itemsize + piece.lengths * array.itemsize for array in arrays], 1).astype("<u4")
         return [sizes, *(part for array in arrays for part in (shape, array))]
 
@@ -281,7 +289,8 @@ class Mds(ChunkFormat):
         """Return the shards, each with its checksum."""
         shards = []
         for unit in units:
-            name, record = unit.files[0], records[unit.files[0]]
+            name = unit.files[0]
+            record = records[name]
             file = {"basename": name.rpartition("/")[2], "bytes": record.bytes, "hashes": {_HASH: record.xxh3_128}}
             count = num_rows(unit.documents, facts)
             shards.append(_mds_config(facts) | {"raw_data": file, "samples": count, "zip_data": None})
@@ -290,7 +299,8 @@ class Mds(ChunkFormat):
 
 def _mds_config(facts: VersionFacts) -> JsonObject:
     """Return the fields that all shards share."""
-    length, types = facts.options.seq_len, columns(facts)
+    length = facts.options.seq_len
+    types = columns(facts)
     named = dict(sorted(("tokens" if name == IDS else name, dtype) for name, dtype in types.items()))
     return {
         "column_encodings": [f"ndarray:{dtype.name}" + (f":{length}" if length else "") for dtype in named.values()],
@@ -312,7 +322,8 @@ class LitData(ChunkFormat):
     one: u32 bytes of each array, then the arrays.
     """
 
-    name, file_names = "litdata", ("{split}/chunk-0-{index}.bin",)
+    name = "litdata"
+    file_names = ("{split}/chunk-0-{index}.bin",)
 
     def losses(self, facts: VersionFacts) -> list[str]:
         """Return the losses of samples, or of blocks of tokens."""
@@ -335,7 +346,8 @@ class LitData(ChunkFormat):
 
     def index(self, facts: VersionFacts, units: Units, records: Records) -> JsonObject:
         """Return the chunks and their types; LitData caches chunks by updated_at. `dim` is the tokens of a chunk."""
-        length, chunks = facts.options.seq_len, []
+        length = facts.options.seq_len
+        chunks = []
         for unit in units:
             count = num_rows(unit.documents, facts)
             dim = count * length if length else unit.documents.num_tokens

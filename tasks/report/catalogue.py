@@ -124,7 +124,8 @@ def _dataset(store: Store, name: str, limit: int) -> dict[str, Any]:
 
 def _choose(store: Store, names: Sequence[str], limit: int) -> list[str]:
     """Choose the versions to list: the tagged ones, those that `latest` named last, then any."""
-    numbers, existing = tags.entry_numbers(store, tags.LATEST)[-limit:], set(names)
+    numbers = tags.entry_numbers(store, tags.LATEST)[-limit:]
+    existing = set(names)
     recent = [tags.read_entry(store, tags.LATEST, number).version for number in reversed(numbers)]
     chosen = dict.fromkeys([*tags.tagged_versions(store), *recent, *names])
     return [each for each in chosen if each in existing][:limit]

@@ -94,7 +94,8 @@ class VersionFigures:
             if marks and marks.copies.documents:
                 continue  # how many of its documents are copies is not known
             if self.statistics and (found := self.encoded.get(name)) and found.rows:
-                quarantined, dropped = found.rows - found.filtered - found.documents, found.documents - counts.documents
+                quarantined = found.rows - found.filtered - found.documents
+                dropped = found.documents - counts.documents
                 fates[name] = (found.rows, found.filtered, quarantined, dropped, counts.documents)
         dropped = rows.duplicates + rows.excluded + rows.marked
         return fates | {"all": (rows.read, rows.filtered, rows.quarantined, dropped, rows.kept)}
@@ -250,7 +251,8 @@ def sampled_documents(tables: VersionTables, tokenizer: Tokenizer | None) -> lis
     ends = np.cumsum([entry.documents for entry in entries])
     total = int(ends[-1]) if len(ends) and tokenizer is not None else 0
     documents: list[ShownDocument] = []
-    first, stride = int(tables.manifest.version, 16), max(1, total // _NUM_DOCUMENTS)
+    first = int(tables.manifest.version, 16)
+    stride = max(1, total // _NUM_DOCUMENTS)
     for position in sorted((first + i * stride) % total for i in range(min(_NUM_DOCUMENTS, total))):
         index = int(np.searchsorted(ends, position, side="right"))
         entry = entries[index]
@@ -261,7 +263,8 @@ def sampled_documents(tables: VersionTables, tokenizer: Tokenizer | None) -> lis
 
 
 def _with_text(shard: StoredShard, document: FoundDocument, tokenizer: Tokenizer | None) -> ShownDocument:
-    start, num_tokens = document["start"], document["num_tokens"]
+    start = document["start"]
+    num_tokens = document["num_tokens"]
     if not start < start + num_tokens <= shard.entry.tokens:
         raise shard.wrong_table()
     ids = shard.tokens(start, start + min(num_tokens - 1, 4 * _TEXT_CHARS))

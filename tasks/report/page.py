@@ -39,7 +39,8 @@ def render_page(figures: VersionFigures) -> str:
 
 def _values(figures: VersionFigures) -> dict[str, Any]:
     """Derive the values of report.html from the figures."""
-    facts, sample = figures.facts, figures.sample
+    facts = figures.facts
+    sample = figures.sample
     rates = {name: _bytes_per_token(figures.encoded.get(name)) for name in figures.sources}
     roles = facts.conversations.tokens if facts.conversations else {}
     return {
@@ -77,7 +78,8 @@ def _bytes_per_token(counts: EncodedCounts | None) -> float | None:
 def _lengths(figures: VersionFigures) -> dict[str, Any] | None:
     if not any(figures.lengths):
         return None
-    documents, tokens = figures.lengths, tokens_by_length(figures.lengths)
+    documents = figures.lengths
+    tokens = tokens_by_length(figures.lengths)
     mean = f"{figures.total.tokens / figures.total.documents:,.1f}"
     return {
         "documents": parts(by_doubling(documents), sum(documents)),
@@ -126,7 +128,8 @@ def length_quantiles(lengths: Sequence[float]) -> list[float]:
     Args:
         lengths: (num_bins,) documents, or tokens, by bin, see statistics.py; not all 0.
     """
-    counts, edges = np.asarray(lengths, np.float64), bin_edges(len(lengths))
+    counts = np.asarray(lengths, np.float64)
+    edges = bin_edges(len(lengths))
     ends = np.cumsum(counts)
     ranks = np.array([*QUANTILES.values()]) * ends[-1]
     bins = np.searchsorted(ends, ranks)

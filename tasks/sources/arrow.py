@@ -75,12 +75,6 @@ class Reader(SourceReader):
             raise InputError(f"{path}: no Arrow file and no saved dataset matches; check the path")
         return list(files.values())
 
-    @contextmanager
-    def _open(self, url: str, part: FileRange) -> Iterator[Iterator[_Batch]]:
-        """Open a file; provides its record batches from the first of `part` on."""
-        with _open_source(url) as source:
-            yield _batches(source, url, part, self.columns, self._max_bytes)
-
     def schema(self, url: str) -> pa.Schema:
         """Return the columns of a file."""
         with _open_source(url) as source:
@@ -88,8 +82,8 @@ class Reader(SourceReader):
 
     def _groups(self, url: str) -> list[Group]:
         """Return the size of each record batch, and its first byte if a reader may begin there."""
-        with self._open(url, _WHOLE) as batches:
-            return [Group(batch.get_total_buffer_size(), batch.num_rows, first) for _, batch, first in batches]
+        batches = _batches(url, _WHOLE, self.columns, self._max_bytes)
+        return [Group(batch.get_total_buffer_size(), batch.num_rows, first) for _, batch, first in batches]
 
     def partitions(self, url: str) -> list[PartitionRange]:
         """See SourceReader.partitions; `start` and `end` count record batches."""
@@ -98,15 +92,16 @@ class Reader(SourceReader):
     def batches(self, url: str, part: FileRange) -> Iterator[RowBatch]:
         """See SourceReader.batches; `start` and `end` count record batches."""
         assert part.first_row is not None or part.start == 0
-        row, next_index = part.first_row or 0, part.start
-        with self._open(url, part) as batches:
-            for index, batch, _ in batches:
-                with _translate_batch_errors(url, index, self._max_bytes):
-                    check_batch(batch)
-                yield numbered(batch, row)
-                row, next_index = row + batch.num_rows, index + 1
-                if next_index == part.end:
-                    return
+        row = part.first_row or 0
+        next_index = part.start
+        for index, batch, _ in _batches(url, part, self.columns, self._max_bytes):
+            with _translate_batch_errors(url, index, self._max_bytes):
+                check_batch(batch)
+            yield numbered(batch, row)
+            row += batch.num_rows
+            next_index = index + 1
+            if next_index == part.end:
+                return
         if next_index < part.end:
             raise InputError(
                 f"{url}: no record batch {next_index}, but {part.end} were planned; the file changed: build again"
@@ -152,32 +147,34 @@ def _open_reader(source: Any, url: str, included: list[int] | None = None) -> An
 
 def _decode_names(field: pa.Field) -> None:
     """Raise ValueError if the name of a column, or of a field in it, is not UTF-8: pyarrow decodes it at each use."""
-    _name, kind = field.name, field.type
+    _name = field.name
+    kind = field.type
     for i in range(kind.num_fields):
         _decode_names(kind.field(i))
 
 
-def _batches(source: Any, url: str, part: FileRange, columns: Columns, max_bytes: int) -> Iterator[_Batch]:
+def _batches(url: str, part: FileRange, columns: Columns, max_bytes: int) -> Iterator[_Batch]:
     """Yield the record batches of a file, from the first of `part` on; checks the end of the file."""
-    schema = _open_reader(source, url).schema
-    names = [name if name in schema.names else name.split(".")[0] for name in columns.needed(schema, url)]
-    reader = _open_reader(source, url, [i for i, name in enumerate(schema.names) if name in names])
-    can_begin_anywhere = not any(map(_has_dictionary, schema.types))
-    index = 0
-    if part.first_byte is not None:
-        source.seek(part.first_byte)  # pyarrow's reader reads on from there
-        index = part.start
-    while True:
-        first_byte = source.tell() if can_begin_anywhere else None
-        with _translate_batch_errors(url, index, max_bytes):
-            try:
-                batch = reader.read_next_batch()
-            except StopIteration:
-                _check_end(source, url)
-                return
-        if index >= part.start:
-            yield index, batch.select(list(dict.fromkeys(names))), first_byte
-        index += 1
+    with _open_source(url) as source:
+        schema = _open_reader(source, url).schema
+        names = [name if name in schema.names else name.split(".")[0] for name in columns.needed(schema, url)]
+        reader = _open_reader(source, url, [i for i, name in enumerate(schema.names) if name in names])
+        can_begin_anywhere = not any(map(_has_dictionary, schema.types))
+        index = 0
+        if part.first_byte is not None:
+            source.seek(part.first_byte)  # pyarrow's reader reads on from there
+            index = part.start
+        while True:
+            first_byte = source.tell() if can_begin_anywhere else None
+            with _translate_batch_errors(url, index, max_bytes):
+                try:
+                    batch = reader.read_next_batch()
+                except StopIteration:
+                    _check_end(source, url)
+                    return
+            if index >= part.start:
+                yield index, batch.select(list(dict.fromkeys(names))), first_byte
+            index += 1
 
 
 def _has_dictionary(kind: pa.DataType) -> bool:
@@ -204,9 +201,11 @@ def _check_end(source: Any, url: str) -> None:
 
     Raises InputError.
     """
-    end, size = source.tell(), source.size()
+    end = source.tell()
+    size = source.size()
     source.seek(max(0, end - len(_END_OF_STREAM)))
-    has_end, rest = source.read(len(_END_OF_STREAM)) == _END_OF_STREAM, source.read()
+    has_end = source.read(len(_END_OF_STREAM)) == _END_OF_STREAM
+    rest = source.read()
     source.seek(0)
     is_file = source.read(len(_FILE_MAGIC)) == _FILE_MAGIC
     if not has_end or (is_file and not rest.endswith(_FILE_MAGIC)):

@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokenloom.errors import BadRow
+from tokenloom.storage.formats.arrays import offsets_of, runs_of
 
 if TYPE_CHECKING:  # Jinja stays out of builds without conversations
     from tokenloom.chat.spans import Rendered
@@ -92,7 +93,8 @@ class BadValue(Exception):
 
     def __init__(self, problem: str, reason: str, option: str = "") -> None:
         super().__init__(problem)
-        self.reason, self.option = reason, option
+        self.reason = reason
+        self.option = option
 
     def at(self, place: str, row: int) -> BadRow:
         """Return the error for a row, without a traceback, which would keep the row in memory."""
@@ -176,16 +178,16 @@ class Rows:
 
     def only(self, where: NDArray[np.int64] | slice) -> Rows:
         """Return the batch with only the texts at some positions, which ascend."""
-
-        texts, ids, masks = (
-            values if values is None else values[where] if isinstance(where, slice) else values.take(pa.array(where))
-            for values in (self.texts, self.ids, self.masks)
+        positions = np.arange(len(self.rows))[where]
+        indices = pa.array(positions)
+        return replace(
+            self,
+            texts=self.texts.take(indices),
+            rows=self.rows[positions],
+            ids=None if self.ids is None else self.ids.take(indices),
+            rendered=None if self.rendered is None else tuple(self.rendered[i] for i in positions),
+            masks=None if self.masks is None else self.masks.take(indices),
         )
-        rendered = self.rendered
-        if rendered is not None:
-            at = range(len(rendered))[where] if isinstance(where, slice) else where.tolist()
-            rendered = tuple(rendered[i] for i in at)
-        return replace(self, texts=texts, rows=self.rows[where], ids=ids, rendered=rendered, masks=masks)
 
     def take(self, where: NDArray[np.int64] | slice) -> Rows:
         """Return the texts at some positions, without the rows that were left out."""
@@ -204,21 +206,15 @@ def cut_groups(groups: Sequence[Group], partition_bytes: int | None) -> list[Par
         groups: all row groups or record batches of a file.
         partition_bytes: None for PARTITION_BYTES; a reader has it in its `columns`.
     """
-    most = partition_bytes or PARTITION_BYTES
-    starts, run_bytes = [0], 0
-    for i, group in enumerate(groups):
-        if run_bytes and run_bytes + group.num_bytes > most:
-            starts.append(i)
-            run_bytes = 0
-        run_bytes += group.num_bytes
+    bytes_before = offsets_of(np.array([group.num_bytes for group in groups]))
+    rows_before = offsets_of(np.array([group.num_rows for group in groups])).tolist()
     cuts: list[PartitionRange] = []
-    first_row = 0
-    for start, end in pairwise([*starts, len(groups)] if groups else []):
-        run = groups[start:end]
-        num_bytes, num_rows = sum(group.num_bytes for group in run), sum(group.num_rows for group in run)
-        at = {"first_row": first_row, "first_byte": run[0].first_byte}
-        cuts.append(PartitionRange(start, end, num_bytes, num_rows, **at))
-        first_row += num_rows
+    for start, end in runs_of(bytes_before, partition_bytes or PARTITION_BYTES):
+        num_bytes = int(bytes_before[end] - bytes_before[start])
+        first_row = rows_before[start]
+        num_rows = rows_before[end] - first_row
+        first_byte = groups[start].first_byte
+        cuts.append(PartitionRange(start, end, num_bytes, num_rows, first_row=first_row, first_byte=first_byte))
     return cuts
 
 

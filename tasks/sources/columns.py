@@ -36,7 +36,7 @@ from tokenloom.spec.syntax import (
     decided,
     parse_filter,
 )
-from tokenloom.storage.formats.arrays import runs_of
+from tokenloom.storage.formats.arrays import offsets_of, runs_of
 from tokenloom.tasks.sources.base import BATCH_BYTES, WANTED, BadValue, Options, PlaceOf, RowBatch, Rows
 from tokenloom.tasks.sources.filters import check_comparable, is_true, kept_rows
 from tokenloom.tasks.sources.values import (
@@ -145,17 +145,9 @@ class Columns:
             url: of the file, for messages.
             place_of: how a message names a row of it.
         """
-        if not len(batch.rows):
-            nothing, left_out = pa.array([], pa.large_string()), batch.num_not_read
-            ids = None if self.id is None else nothing
-            yield from self.reported(
-                Rows(nothing, batch.rows, ids, left_out, left_out, batch.bad, self._missing(batch))
-            )
-            return
         names = [self._text] if self._conversations is None else self._conversations.names(batch.columns.schema, url)
-        lengths = sum(_text_lengths(self._pick(batch.columns, name)) for name in names)
-        offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-        for start, end in runs_of(offsets, BATCH_BYTES):
+        lengths = np.sum([_text_lengths(self._pick(batch.columns, name)) for name in names], axis=0)
+        for start, end in runs_of(offsets_of(lengths), BATCH_BYTES) or [(0, 0)]:
             yield from self.reported(self._rows(batch.slice(start, end), names, url, place_of))
 
     def reported(self, rows: Rows) -> Iterator[Rows]:
@@ -167,7 +159,8 @@ class Columns:
         yield rows
 
     def _rows(self, batch: RowBatch, names: list[str], url: str, place_of: PlaceOf) -> Rows:
-        columns, numbers = batch.columns, batch.rows
+        columns = batch.columns
+        numbers = batch.rows
         documents = [plain(self._pick(columns, name)) for name in names]
         if self._conversations is None and isinstance(documents[0].type, LISTS):
             documents = [_joined(documents[0])]
@@ -178,7 +171,8 @@ class Columns:
             kept = kept_rows(columns, tree)
         if kept is not None:
             mask = pa.array(kept)
-            documents, numbers = [one.filter(mask) for one in documents], numbers[kept]
+            documents = [one.filter(mask) for one in documents]
+            numbers = numbers[kept]
             raw_ids = None if raw_ids is None else raw_ids.filter(mask)
             num_filtered += int((~kept).sum())
         bad: dict[int, BadRow] = {}
@@ -190,15 +184,14 @@ class Columns:
         ids = None if raw_ids is None else self._strings(raw_ids, numbers, place_of, bad)
         if bad:
             good = ~np.isin(numbers, np.array(list(bad), np.uint64))
-            texts, numbers = texts.filter(pa.array(good)), numbers[good]
+            texts = texts.filter(pa.array(good))
+            numbers = numbers[good]
             ids = ids if ids is None else ids.filter(pa.array(good))
         in_order = tuple(sorted((*batch.bad, *bad.values()), key=lambda row: row.row))
-        return Rows(texts, numbers, ids, num_filtered, batch.num_not_read, in_order, self._missing(batch))
-
-    def _missing(self, batch: RowBatch) -> tuple[str, ...]:
-        """Return the keys that no row of the partition has had so far."""
-        of_conversations = self._conversations.missing_keys if self._conversations else ()
-        return tuple(sorted({*batch.missing_keys, *of_conversations}))
+        missing_keys = set(batch.missing_keys)
+        if self._conversations is not None:
+            missing_keys |= self._conversations.missing_keys
+        return Rows(texts, numbers, ids, num_filtered, batch.num_not_read, in_order, tuple(sorted(missing_keys)))
 
     def _strings(
         self, values: pa.Array, numbers: NDArray[np.uint64], place_of: PlaceOf, bad: dict[int, BadRow]
@@ -241,7 +234,7 @@ def _text_lengths(values: pa.Array) -> NDArray[np.int64]:
         return lengths[indices] if len(lengths) else np.zeros(len(values), np.int64)
     if isinstance(values.type, LISTS):
         items = values.flatten()
-        item_bytes = np.concatenate([[0], np.cumsum(_text_lengths(items) + 1)])
+        item_bytes = offsets_of(_text_lengths(items) + 1)
         ends = np.cumsum(pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False), dtype=np.int64)
         return np.diff(item_bytes[ends], prepend=0)
     if pa.types.is_struct(values.type):

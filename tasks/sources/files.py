@@ -88,7 +88,8 @@ def info_of(url: str) -> Info:
     with translate_input_errors(url, "no such file; check the path"):
         if is_local(url):
             found = os.stat(local_path(url))
-            is_file, is_folder = stat.S_ISREG(found.st_mode), stat.S_ISDIR(found.st_mode)
+            is_file = stat.S_ISREG(found.st_mode)
+            is_folder = stat.S_ISDIR(found.st_mode)
             return {"type": "directory" if is_folder else "file" if is_file else "other", "size": found.st_size}
         filesystem, name = filesystem_of(url)
         if is_object(url):

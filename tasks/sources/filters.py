@@ -79,7 +79,8 @@ def _part_mask(values: pa.Array, part: Comparison | Members) -> pa.Array:
 
 def _compared(values: pa.Array, operator: str, value: Scalar) -> pa.Array:
     """Return of which values a comparison is true, (n,); null for null."""
-    wanted, values = literal(value, values.type), _numbers(values)
+    wanted = literal(value, values.type)
+    values = _numbers(values)
     if isinstance(wanted, str) or not (pa.types.is_integer(values.type) or pa.types.is_decimal(values.type)):
         scalar = pa.scalar(wanted if isinstance(wanted, str) else float(wanted))
     elif (found := _stored(wanted, operator, values.type)) is None:  # each value compares with it as zero does
@@ -121,7 +122,8 @@ def _numbers(values: pa.Array) -> pa.Array:
 @lru_cache(maxsize=8)
 def _value_set(members: Members, kind: pa.DataType) -> pa.Array | None:
     """Return the values that a column of type `kind` can equal; None if Arrow compares that type only one by one."""
-    types, stored = pa.types, _numbers(pa.array([], kind)).type
+    types = pa.types
+    stored = _numbers(pa.array([], kind)).type
     if types.is_decimal(stored):
         return None
     wanted = [literal(value, kind) for value in members.values]
@@ -228,7 +230,8 @@ def _bounds(low: Any, high: Any) -> tuple[Any, Any]:
     """
     if not isinstance(low, str):
         return low, high
-    first, last = low.encode(), high.encode()
+    first = low.encode()
+    last = high.encode()
     differs = next((i + 1 for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     return (first, last) if first == last else (first[:differs], last[:differs] + b"\xff")
 
@@ -242,7 +245,8 @@ def may_keep(file: pq.ParquetFile, groups: range, tree: Filter) -> NDArray[np.bo
     paths = [file.schema.column(i).path for i in range(len(file.schema))]
 
     def may_hold(part: Comparison | Members) -> pa.Array:
-        kind, unknown = field_type(file.schema_arrow, part.column, "", "filter"), pa.nulls(len(groups), pa.bool_())
+        kind = field_type(file.schema_arrow, part.column, "", "filter")
+        unknown = pa.nulls(len(groups), pa.bool_())
         if isinstance(part, Members) or part.operator == "!=" or paths.count(part.column) != 1:
             return unknown
         leaf = paths.index(part.column)

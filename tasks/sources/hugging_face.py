@@ -37,7 +37,7 @@ from tokenloom.tasks.sources.base import (
 from tokenloom.tasks.sources.columns import Columns
 from tokenloom.tasks.sources.files import filesystem_of, input_bytes, is_local, waiting_if_told
 from tokenloom.tasks.sources.hub import commit_of, current_commit, pinned
-from tokenloom.tasks.sources.listing import FoundFile, LeaveOut, find_files, found_file
+from tokenloom.tasks.sources.listing import FoundFile, LeaveOut, found_file
 from tokenloom.tasks.sources.reader import SourceReader
 from tokenloom.tasks.sources.token_ids import ATTENTION, BESIDE, IDS, IdColumns
 from tokenloom.tasks.sources.values import shown_names
@@ -213,14 +213,15 @@ class TokenRows(SourceReader):
     def __init__(self, options: Options) -> None:
         beside = [name for name in BESIDE if name in options["has"]] if "has" in options else None
         self.columns = IdColumns(options, beside)
-        self._arrow, self._parquet = arrow.Reader(options, self.columns), parquet.Reader(options, self.columns)
+        self._arrow = arrow.Reader(options, self.columns)
+        self._parquet = parquet.Reader(options, self.columns)
 
     def _reader(self, url: str) -> arrow.Reader | parquet.Reader:
         return self._parquet if url.endswith(".parquet") else self._arrow
 
     def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
         """See SourceReader.files; reads the names of the first file's columns. Rows say where documents are."""
-        found = (find_files if path.endswith(".parquet") else self._arrow.files)(path, leave_out)
+        found = self._reader(path).files(path, leave_out)
         names = self._reader(found[0].url).schema(found[0].url).names
         beside = [name for name in BESIDE if name in names]
         has = [INDEX, *[MASK] * any(name != ATTENTION for name in beside), *beside]
@@ -266,9 +267,10 @@ class Dataset:
                 "to one of them, or check data_files in the spec and in README.md"
             )
         self.urls = files[split]
-        self._builder, self._split = builder, split
-        self.kind = _kind(builder.config, self.urls)
+        self._builder = builder
+        self._split = split
         self.delimiter = str(getattr(builder.config, "sep", ","))
+        self.kind = _kind(builder.config, self.urls, self.delimiter)
 
     def num_shards(self) -> int:
         """Return the number of parts into which the package can cut the split, 0 if it can't say."""
@@ -297,11 +299,12 @@ class Dataset:
             return self._builder.as_streaming_dataset(self._split)
 
 
-def _kind(config: Any, urls: list[str]) -> str | None:
+def _kind(config: Any, urls: list[str], delimiter: str) -> str | None:
     """Return the kind of source that reads the files of a config; None if only the package reads them as it says."""
-    sep, given = str(getattr(config, "sep", ",")), {field.name: field.default for field in fields(config)}
-    is_own = all(getattr(config, name) == default for name, default in given.items() if name not in _HARMLESS)
-    if not is_own or len(sep) != 1 or sep in '"\r\n\0' or any(url.endswith(_EXTRACTED) or "::" in url for url in urls):
+    changes = [field.name for field in fields(config) if getattr(config, field.name) != field.default]
+    if not _HARMLESS.issuperset(changes) or len(delimiter) != 1 or delimiter in '"\r\n\0':
+        return None
+    if any(url.endswith(_EXTRACTED) or "::" in url for url in urls):
         return None
     return _KINDS.get(type(config).__name__)
 

@@ -187,10 +187,10 @@ def url_of(name: str, pattern: str) -> str:
 def _found(pattern: str) -> tuple[str, list[_Match]]:
     """Return the root of a pattern and its matches."""
     filesystem, path = (None, local_path(pattern)) if is_local(pattern) else filesystem_of(pattern)
-    root, start = root_of(path), first_wildcard(path)
-    if path.startswith(("http://", "https://")) and not set("*[") & set(path):  # "?name=" is not a wildcard
-        return root, [(path, info_of(pattern), False)]
-    if start is None:
+    root = root_of(path)
+    start = first_wildcard(path)
+    has_query = path.startswith(("http://", "https://")) and not set("*[") & set(path)  # "?name=" is not a wildcard
+    if start is None or has_query:
         return root, [(literal(path), info_of(literal(pattern)), False)]
     parts = path[path.rfind("/", 0, start) + 1 :].split("/")
     if any("**" in part and part != "**" for part in parts):

@@ -88,13 +88,14 @@ class Reader(SourceReader):
         with self._open(url, part) as file:
             num_rows = [file.metadata.row_group(group).num_rows for group in range(part.end)]
             row = part.first_row if part.first_row is not None else sum(num_rows[: part.start])
-            tree, groups = self.columns.filter_of(file.schema_arrow, url), range(part.start, part.end)
+            tree = self.columns.filter_of(file.schema_arrow, url)
+            groups = range(part.start, part.end)
             may_hold = may_keep(file, groups, tree).tolist() if tree else [True] * len(groups)
             for group, is_read in zip(groups, may_hold, strict=True):
                 if is_read:
                     yield from self._read_group(url, file, group, row)
                 else:
-                    yield _not_read(num_rows[group])
+                    yield _not_read(file, num_rows[group])
                 row += num_rows[group]
 
     def _read_group(self, url: str, file: pq.ParquetFile, group: int, first_row: int) -> Iterator[RowBatch]:
@@ -112,7 +113,7 @@ class Reader(SourceReader):
             except (pa.ArrowException, OSError, OverflowError) as error:
                 message = f"{place}: can't be decoded: {message_of(error)}. Repair the file or leave it out"
                 bad = BadRow(message, first_row + read, "bad_page", num_rows - read)
-                yield _not_read(0, bad)
+                yield _not_read(file, 0, bad)
                 return
             yield numbered(batch, first_row + read)
             read += len(batch)
@@ -189,9 +190,10 @@ def _parse(file: IO[bytes], url: str, metadata: pq.FileMetaData | None = None) -
         raise InputError(f"{url}: not a readable parquet file: {reason}. {step} or leave it out") from error
 
 
-def _not_read(num_rows: int, *bad: BadRow) -> RowBatch:
-    """Return a batch for rows that were not read."""
-    return RowBatch(pa.record_batch({}), np.empty(0, np.uint64), bad, num_rows)
+def _not_read(file: pq.ParquetFile, num_rows: int, *bad: BadRow) -> RowBatch:
+    """Return a batch for rows of a file that were not read."""
+    columns = [pa.nulls(0, kind) for kind in file.schema_arrow.types]
+    return RowBatch(pa.record_batch(columns, schema=file.schema_arrow), np.empty(0, np.uint64), bad, num_rows)
 
 
 def leaves_of(file: pq.ParquetFile, names: Sequence[str]) -> list[int]:
@@ -233,7 +235,8 @@ def check_counts(file: pq.ParquetFile, url: str, leaves: Sequence[int]) -> None:
     for group in range(file.metadata.num_row_groups):
         row_group = file.metadata.row_group(group)
         for i in leaves:
-            num_rows, num_values = row_group.num_rows, row_group.column(i).num_values
+            num_rows = row_group.num_rows
+            num_values = row_group.column(i).num_values
             is_one_each = file.schema.column(i).max_repetition_level == 0
             if num_rows > num_values or (num_rows < num_values and is_one_each):
                 raise InputError(

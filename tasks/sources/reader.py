@@ -137,7 +137,8 @@ class RecordReader(SourceReader):
         self._skips = options.get("on_error") == "skip"
         self._has_conversations = options.get("messages") is not None
         self._text: str = WHOLE_ROW if self._has_conversations else options.get("text") or WHOLE_ROW
-        id_key, tree = self.columns.id, self.columns.filter
+        id_key = self.columns.id
+        tree = self.columns.filter
         self._keys = {*(columns_of(tree) if tree else ()), *(() if id_key is None else (id_key,))}
         self._missing: set[str] = set()  # those of them that no row of the partition that is read has had so far
 
@@ -193,16 +194,18 @@ class RecordReader(SourceReader):
         if self.columns.id is not None:
             columns[self.columns.id] = pa.array(ids, pa.large_string())
         mask = None if self.columns.filter is None else np.array(kept, bool)
-        missing, bad_rows = tuple(sorted(self._missing)), tuple(bad)
+        missing_keys = tuple(sorted(self._missing))
+        batch = RowBatch(pa.record_batch(columns), np.array(numbers, np.uint64), tuple(bad), 0, mask, missing_keys)
         rows.clear()
         bad.clear()
-        return RowBatch(pa.record_batch(columns), np.array(numbers, np.uint64), bad_rows, 0, mask, missing)
+        return batch
 
     def _found(self, value: Any, key: str) -> tuple[bool, Any]:
         """Return whether a row, or the path of its file, has a key, and its value."""
         has_key, found = look_up(value, key)
         if not has_key and key in self.columns.path_columns:
-            has_key, found = True, self.columns.path_columns[key]
+            has_key = True
+            found = self.columns.path_columns[key]
         if has_key:
             self._missing.discard(key)
         return has_key, found
@@ -316,7 +319,8 @@ def naming_source(name: str | None) -> Iterator[None]:
 def with_line(message: str) -> str:
     """Return a message that begins with the place of a row, with the row's line in JSON and the URL of its file."""
     if found := _LINE_PLACE.match(message):
-        url, at = found[1], int(found[2])
+        url = found[1]
+        at = int(found[2])
         with suppress(InputError, OSError):  # the file may be gone by now
             if at <= (_MAX_COUNTED_BYTES if is_local(url) else _MAX_FETCHED_BYTES):
                 message = f"{url}, line {_line_at(url, at)} at byte {at}{message[found.end() :]}"
@@ -328,5 +332,6 @@ def _line_at(url: str, position: int) -> int:
     with open_decompressed(url) as file:
         num_newlines = at = 0
         while data := file.read(min(READ_BYTES, position - at)):
-            num_newlines, at = num_newlines + data.count(b"\n"), at + len(data)
+            num_newlines += data.count(b"\n")
+            at += len(data)
         return num_newlines + 1

@@ -31,7 +31,7 @@ from itertools import chain, dropwhile
 from typing import TYPE_CHECKING, Any
 
 from tokenloom.errors import InputError, message_of
-from tokenloom.spec.syntax import WHOLE_ROW, comparisons_of, parse_filter
+from tokenloom.spec.syntax import WHOLE_ROW, columns_of
 from tokenloom.tasks.sources.base import REPAIR, BadValue, FileRange, Options, PartitionRange, cut_evenly, locate_runs
 from tokenloom.tasks.sources.files import (
     compression,
@@ -124,12 +124,12 @@ class CsvReader(TextFileReader):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        compared = comparisons_of(parse_filter(options["filter"])) if options.get("filter") else []
         keys = ("id", "text", "tools") if options.get("messages") == WHOLE_ROW else ("id", "text", "messages", "tools")
-        named = [("filter", one.column) for one in compared] + [(key, options.get(key)) for key in keys]
         # column -> the key of the spec that names it
-        self._needed = {str(column): key for key, column in named if column is not None}
-        self._delimiter, self._quote = str(options["delimiter"]), str(options.get("quote", '"'))
+        self._needed = dict.fromkeys(columns_of(self.columns.filter) if self.columns.filter else (), "filter")
+        self._needed |= {options[key]: key for key in keys if options.get(key) is not None}
+        self._delimiter = str(options["delimiter"])
+        self._quote = str(options.get("quote", '"'))
         self._escape: str | None = options.get("escape")
         self._has_header = bool(options.get("header", True))
         self._names_given: list[str] = options.get("columns") or []
@@ -199,14 +199,17 @@ class CsvReader(TextFileReader):
 
     def _named(self, url: str, rows: Iterator[list[str]]) -> tuple[list[str], Iterator[list[str]]]:
         """Return the names of the fields and the rows of data; raises InputError if a needed name is missing."""
-        names, check = self._names_given, "Check columns"
+        names = self._names_given
+        check = "Check columns"
         if self._has_header:
             blank = dropwhile(lambda row: len(row) == 1 and not row[0].strip(), rows)
-            names, check = next(blank, []), "Set header: false if this is a row of data, check delimiter"
+            names = next(blank, [])
+            check = "Set header: false if this is a row of data, check delimiter"
         elif not names:
             if (first := next(rows, None)) is None:
                 return [], rows
-            names, check = [str(position) for position in range(len(first))], "Check delimiter"
+            names = [str(position) for position in range(len(first))]
+            check = "Check delimiter"
             rows = chain([first], rows)
         for column, key in self._needed.items():
             if names.count(column) != 1 and (column in names or column not in self.columns.path_columns):
@@ -247,7 +250,8 @@ class JsonReader(TextFileReader):
         with open_decompressed(url) as file:
             if is_array:
                 data = file.read(_MAX_ARRAY_BYTES + 1)
-                values, num_bytes = _parse_array(url, data), len(data)
+                values = _parse_array(url, data)
+                num_bytes = len(data)
                 del data
                 yield from (RawRow(row, value, num_bytes // len(values)) for row, value in enumerate(values))
                 return

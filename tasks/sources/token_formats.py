@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from tokenloom.errors import InputError, message_of
-from tokenloom.storage.formats.arrays import TOKEN_DTYPES, AnyDtype, Int64s, token_dtype
+from tokenloom.storage.formats.arrays import TOKEN_DTYPES, AnyDtype, Int64s, offsets_of, token_dtype
 from tokenloom.tasks.sources.base import INDEX, MASK, REPAIR, Options
 from tokenloom.tasks.sources.files import input_bytes, open_decompressed, open_input
 from tokenloom.tasks.sources.listing import FoundFile, LeaveOut
@@ -45,7 +45,8 @@ class Megatron(TokenFormat):
     required = (INDEX,)
     MAGIC, VERSION, HEAD = b"MMIDIDX\0\0", 1, struct.Struct("<9sQBQQ")
     TYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}  # noqa: RUF012
-    LENGTH, OFFSET = np.dtype("<i4"), np.dtype("<i8")
+    LENGTH = np.dtype("<i4")
+    OFFSET = np.dtype("<i8")
 
     def files(self, path: str, leave_out: LeaveOut | None = None) -> list[FoundFile]:
         """See TokenFormat.files; a path may be the prefix alone, as Megatron's own options are."""
@@ -79,7 +80,7 @@ class Megatron(TokenFormat):
             count = int(firsts[-1]) - first
             lengths = read_values(file, index, self.HEAD.size + first * self.LENGTH.itemsize, count, self.LENGTH)
             offsets = read_values(file, index, offsets_at + first * self.OFFSET.itemsize, count, self.OFFSET)
-        bounds = np.append(0, np.cumsum(lengths, dtype=np.int64))
+        bounds = offsets_of(lengths)
         bounds += int(offsets[0]) // dtype.itemsize if count else 0
         if (lengths < 0).any() or (offsets != bounds[:-1] * dtype.itemsize).any():
             raise InputError(f"{index}: sequences [{first:,}, {first + count:,}) do not follow each other; {REPAIR}")
@@ -91,7 +92,8 @@ class Megatron(TokenFormat):
         magic, version, code, num_sequences, num_bounds = self.HEAD.unpack(data)
         if (magic, version) != (self.MAGIC, self.VERSION) or code not in self.TYPES or not num_bounds:
             raise InputError(f"{index}: not an .idx of Megatron, version 1, of an integer type; check the file")
-        lengths, offsets = num_sequences * self.LENGTH.itemsize, (num_sequences + num_bounds) * self.OFFSET.itemsize
+        lengths = num_sequences * self.LENGTH.itemsize
+        offsets = (num_sequences + num_bounds) * self.OFFSET.itemsize
         compare(index, input_bytes(index), "its head", self.HEAD.size + lengths + offsets, "bytes")
         return np.dtype(self.TYPES[code]), num_sequences, num_bounds - 1
 
@@ -237,7 +239,8 @@ class Datatrove(TokenFormat):
 
     def bounds(self, url: str, start: int, end: int) -> Int64s:
         """See TokenFormat.bounds; one above the largest int64 becomes negative."""
-        index, first = f"{url}.index", max(0, start - 1)
+        index = f"{url}.index"
+        first = max(0, start - 1)
         with open_input(index) as file:
             ends = read_values(file, index, first * self.END.itemsize, end - first, self.END).astype(np.int64)
         return ends if start else np.append(0, ends)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tokenloom.errors import InputError
-from tokenloom.storage.formats.arrays import AnyArray, Int64s, UInt64s, runs_of
+from tokenloom.storage.formats.arrays import AnyArray, Int64s, UInt64s, offsets_of, runs_of
 from tokenloom.tasks.sources.base import MASK, BadValue, Options, PlaceOf, RowBatch, Rows
 from tokenloom.tasks.sources.columns import Columns
 from tokenloom.tasks.sources.values import LISTS, shown_names
@@ -39,7 +39,7 @@ def id_batch(ids: AnyArray, lengths: Int64s, rows: UInt64s, learned: AnyArray | 
         rows: (n,) their numbers.
         learned: (num_tokens,) 1 for each token that is a target, None for a file without a mask.
     """
-    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int64())
+    offsets = pa.array(offsets_of(lengths))
     columns = {IDS: ids} if learned is None else {IDS: ids, MASKS[-1]: learned}
     lists = [pa.LargeListArray.from_arrays(offsets, pa.array(values)) for values in columns.values()]
     return RowBatch(pa.RecordBatch.from_arrays(lists, list(columns)), rows)
@@ -55,9 +55,11 @@ class IdColumns(Columns):
 
     def __init__(self, options: Options, beside: Collection[str] | None = None) -> None:
         super().__init__({"text": IDS, "partition_bytes": options.get("partition_bytes")})
-        self._vocab_size, self._eot_id = int(options["vocab_size"]), int(options["eot_id"])
+        self._vocab_size = int(options["vocab_size"])
+        self._eot_id = int(options["eot_id"])
         self._bos_id: int | None = options.get("bos_id")
-        self._has_mask, self._skips = MASK in options.get("has", ()), options.get("on_error") == "skip"
+        self._has_mask = MASK in options.get("has", ())
+        self._skips = options.get("on_error") == "skip"
         self._beside = beside
 
     def documents(self, schema: pa.Schema, url: str) -> list[str]:
@@ -89,7 +91,7 @@ class IdColumns(Columns):
 
     def rows(self, batch: RowBatch, url: str, place_of: PlaceOf) -> Iterator[Rows]:
         """See Columns.rows; raises InputError if labels or masks are not those of the ids of their row."""
-        offsets = np.append(0, np.cumsum(_flat(batch.columns.column(IDS))[1]))
+        offsets = offsets_of(_flat(batch.columns.column(IDS))[1])
         for start, end in runs_of(offsets, BATCH_TOKENS) or [(0, 0)]:
             yield from self.reported(self._documents_of(batch.slice(start, end), place_of))
 
@@ -105,8 +107,9 @@ class IdColumns(Columns):
         is_inside = np.ones(len(ids), bool)
         is_inside[starts[has_bos]] = False
         is_inside[ends[has_eot] - 1] = False
-        offsets = np.append(0, np.cumsum(lengths - has_bos - has_eot))
-        texts, masks = _binary(ids[is_inside].astype("<u4"), offsets * ID_BYTES), None
+        offsets = offsets_of(lengths - has_bos - has_eot)
+        texts = _binary(ids[is_inside].astype("<u4"), offsets * ID_BYTES)
+        masks = None
         if learned is not None:  # of the ids around a document, those that the file lacks are no targets
             lacking = [ends[~has_eot]] if self._bos_id is None else [starts[~has_bos], ends[~has_eot]]
             mask = np.insert(learned.view(np.uint8), np.concatenate(lacking), 0)
@@ -138,10 +141,12 @@ class IdColumns(Columns):
 
     def _without(self, batch: RowBatch, ids: AnyArray, lengths: Int64s, at: Int64s, place_of: PlaceOf) -> RowBatch:
         """Return the batch with the documents whose ids `at` some places are outside of the vocabulary as bad rows."""
-        ends, bad = np.cumsum(lengths), list(batch.bad)
+        ends = np.cumsum(lengths)
+        bad = list(batch.bad)
         outside, first = np.unique(np.searchsorted(ends, at, side="right"), return_index=True)
         for document, position in zip(outside.tolist(), at[first].tolist(), strict=True):
-            token, row = position - int(ends[document] - lengths[document]), int(batch.rows[document])
+            token = position - int(ends[document] - lengths[document])
+            row = int(batch.rows[document])
             problem = BadValue(
                 f"its token {token:,} is {ids[position]}, outside of the vocabulary [0, {self._vocab_size:,}); check "
                 "tokenizer.vocab_size and the type of the ids, or repair the file",

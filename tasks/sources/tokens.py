@@ -84,8 +84,9 @@ class TokenFormat(SourceReader):
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.eot_id, self.vocab_size = int(options["eot_id"]), int(options["vocab_size"])
-        self.bos_id = None if options.get("bos_id") is None else int(options["bos_id"])
+        self.eot_id = int(options["eot_id"])
+        self.vocab_size = int(options["vocab_size"])
+        self.bos_id: int | None = options.get("bos_id")
         self.infers = INDEX not in options.get("has", ())
         self._max_tokens = int(options["max_bytes"]) // ID_BYTES + 2  # with the ids around it
         self.columns = IdColumns(options)
@@ -149,8 +150,10 @@ class TokenFormat(SourceReader):
             bounds = self._checked_bounds(tokens, start, min(start + INDEX_DOCUMENTS, part.end))
             tokens.announce(int(bounds[0]), int(bounds[-1]))
             for first, end in runs_of(bounds, BATCH_TOKENS):
-                run, row = bounds[first : end + 1], start + first
-                begin, num_tokens = int(run[0]), int(run[-1] - run[0])
+                run = bounds[first : end + 1]
+                row = start + first
+                begin = int(run[0])
+                num_tokens = int(run[-1] - run[0])
                 if num_tokens > self._max_tokens and end == first + 1:
                     yield self._too_large(tokens.url, row, num_tokens)
                     continue
@@ -160,7 +163,8 @@ class TokenFormat(SourceReader):
 
     def _checked_bounds(self, tokens: _Tokens, start: int, end: int) -> Int64s:
         """Return `bounds`; raises InputError unless they ascend from 0 to the end of the file."""
-        url, layout = tokens.url, tokens.layout
+        url = tokens.url
+        layout = tokens.layout
         bounds = self.bounds(url, start, end)
         is_wrong = bounds.min() < 0 or bounds.max() > layout.num_tokens or (np.diff(bounds) < 0).any()
         is_wrong |= start == 0 and bounds[0] != 0
@@ -231,7 +235,8 @@ class _Tokens:
 
     def announce(self, start: int, end: int) -> None:
         """Announce that tokens [start, end) will be read, unless they are fewer than a block; see files.announce."""
-        first_byte, end_byte = self.layout.byte(start), self.layout.byte(end)
+        first_byte = self.layout.byte(start)
+        end_byte = self.layout.byte(end)
         if end_byte - first_byte >= BLOCK_BYTES:
             announce(self._file, [(first_byte, end_byte)])
 
@@ -253,7 +258,8 @@ class _Tokens:
         """
         end = min(end, self.layout.num_tokens)
         read = self.read(start, min(end + 1, self.layout.num_tokens))
-        ids, following = read[: end - start], read[1 : end - start + 1]
+        ids = read[: end - start]
+        following = read[1 : end - start + 1]
         is_end = ids == self._form.eot_id
         if self._bos_id is not None:
             is_end[: len(following)] &= following == self._bos_id
@@ -318,7 +324,8 @@ def _with_sides(found: Sequence[FoundFile], form: TokenFormat) -> list[FoundFile
 
 def _with_own(file: FoundFile, form: TokenFormat) -> FoundFile:
     form.check_name(file.url)
-    prints, sides = [file.fingerprint or ""], dict[str, str]()
+    prints = [file.fingerprint or ""]
+    sides = dict[str, str]()
     for role, url in form.sides(file.url).items():
         try:
             info = info_of(url)

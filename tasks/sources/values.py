@@ -122,10 +122,12 @@ def column_error(url: str, key: str, name: str, names: Sequence[str], check: str
         names: those of all columns.
         check: what else may be wrong, before the advice to name another column.
     """
-    found, wanted = "two columns" if name in names else "no column", repr(name)
+    found = "two columns" if name in names else "no column"
+    wanted = repr(name)
     change = f"set {key}: to"
     if key == "filter":
-        wanted, change = f"{wanted}, which the filter names", "change filter: to name"
+        wanted = f"{wanted}, which the filter names"
+        change = "change filter: to name"
     advice = f"{check}, or {change}" if check else change.capitalize()
     return InputError(f"{url}: {found} {wanted}; its columns are: {shown_names(names)}. {advice} one of them")
 

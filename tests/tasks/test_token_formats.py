@@ -416,6 +416,21 @@ def test_rows_with_ids_outside_of_the_vocabulary_are_bad(row: list[Any], kind: A
     assert documents_in(read_all("huggingface", path, on_error="skip")) == [(0, [5])]
 
 
+def test_rows_of_a_damaged_page_are_bad(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = _table([[5, 6], [7], [8], [9, 10]])
+    pq.write_table(table, path, row_group_size=2, use_dictionary=False, compression="none", write_page_checksum=True)
+    data = bytearray(path.read_bytes())
+    chunk = pq.read_metadata(path).row_group(0).column(0)
+    data[chunk.data_page_offset + chunk.total_compressed_size - 1] ^= 0xFF
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="row group 0, after row 0 of it: can't be decoded"):
+        read_all("huggingface", path)
+    batches = read_all("huggingface", path, on_error="skip")
+    assert [(row.row, row.num_rows, row.reason) for rows in batches for row in rows.bad] == [(0, 2, "bad_page")]
+    assert documents_in(batches) == [(2, [8]), (3, [9, 10])]
+
+
 def test_labels_that_only_some_files_have_are_reported(tmp_path: Path) -> None:
     rows = [[5, 6], [7]]
     for of_a, of_b, has in [(rows, None, "lacks"), (None, rows, "has")]:
