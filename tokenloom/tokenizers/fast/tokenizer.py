@@ -384,10 +384,8 @@ def _choose(offsets: NDArray[np.int64], num_bytes: float) -> NDArray[np.int64]:
 
 def _select(encoded: Encoded, chosen: NDArray[np.int64]) -> Encoded:
     """Return some documents."""
-    ends = np.cumsum(encoded.num_tokens, dtype=np.int64)
-    starts = ends - encoded.num_tokens
-    parts = [encoded.tokens[start:end] for start, end in zip(starts[chosen], ends[chosen], strict=True)]
-    return Encoded(np.concatenate(parts), encoded.num_tokens[chosen])
+    segments = as_segments(encoded.tokens, encoded.num_tokens)
+    return Encoded(take_segments(segments, chosen, encoded.tokens.dtype), encoded.num_tokens[chosen])
 
 
 def differing(expected: Encoded, found: Encoded) -> NDArray[np.int64]:
