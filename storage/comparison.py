@@ -219,10 +219,8 @@ def _pair(words: Sequence[UInt64s], num_a: int) -> tuple[Int64s, Int64s]:
         num_a: how many of the n items are of A.
     """
     order = np.lexsort(words)  # stable: among copies, those of A come first
-    if not len(order):
-        return order, order
     is_first = np.zeros(len(order), dtype=bool)  # whether an item is the first of its equals
-    is_first[0] = True
+    is_first[:1] = True
     for word in words:
         ordered = word[order]
         is_first[1:] |= ordered[1:] != ordered[:-1]
@@ -275,10 +273,11 @@ def _by_content(a: Documents, b: Documents, advance: Advance, num_parts: int) ->
 def _part(side: Documents, part: int, num_parts: int, advance: Advance) -> Rows:
     """Return the rows of one of `num_parts` parts of a version, which are of about equal size."""
     found = []
-    for batch in (batch for split in range(len(side.splits)) for batch in side.batches(split)):
-        top = (batch["content"][:, 0] >> np.uint64(32)).astype(np.int64)  # in [0, 2**32)
-        found.append(batch[top * num_parts >> 32 == part])
-        advance(len(found[-1]))
+    for split in range(len(side.splits)):
+        for batch in side.batches(split):
+            top = (batch["content"][:, 0] >> np.uint64(32)).astype(np.int64)  # in [0, 2**32)
+            found.append(batch[top * num_parts >> 32 == part])
+            advance(len(found[-1]))
     return _joined(found)
 
 
@@ -306,10 +305,9 @@ def changes(a: Manifest, b: Manifest, inputs_a: Sequence[InputEntry], inputs_b: 
     """Return the differences from A to B, sorted by key: spec, then sources, tokenizer and inputs."""
     sources_a, sources_b = _source_options(a), _source_options(b)
     shared = sources_a.keys() & sources_b.keys()
-    added, removed = ({n: v for n, v in sources.items() if n not in shared} for sources in (sources_b, sources_a))
     return [
         *_differences("spec", _spec(a, shared), _spec(b, shared)),
-        *_differences("source", removed, added),
+        *(change for change in _differences("source", sources_a, sources_b) if change.key not in shared),
         *_differences("tokenizer", _tokenizer(a), _tokenizer(b)),
         *_differences("input", _fingerprints(inputs_a), _fingerprints(inputs_b)),
     ]
