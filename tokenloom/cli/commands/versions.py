@@ -185,7 +185,7 @@ def _datasets(store: str, folder: Store) -> list[Store]:
     if is_dataset(folder):
         return [folder]
     found = [dataset_store(store, name) for name in sorted(filter(NAME_PATTERN.match, folder.names("")))]
-    found = [each for each in found if is_dataset(each)]
+    found = list(filter(is_dataset, found))
     if not found:
         raise StoreError(f"{store}: no such store or dataset; a build creates it")
     return found
