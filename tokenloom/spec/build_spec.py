@@ -121,7 +121,7 @@ class BuildSpec(SpecModel):
     @model_validator(mode="after")
     def _tokens_are_ids(self) -> BuildSpec:
         has_ids = self.tokenizer.kind == "ids"
-        for name, source in self._named_sources():
+        for name, source in zip(self.source_names(), self.sources, strict=True):
             if source.kind == "tokens" and not has_ids:
                 raise ValueError(
                     f"tokenizer: {name} holds tokens; write {{kind: ids, vocab_size: N, eot_id: ID, decode: the "
@@ -148,8 +148,13 @@ class BuildSpec(SpecModel):
     def _marks_fit(self) -> BuildSpec:
         repeated = self.documents.repeat.splits if self.documents.repeat else []
         sources = [name for marks in self.documents.marks for name in marks.source]
-        _check_known("repeat.splits", repeated, [split.name for split in self.splits])
-        _check_known("marks.source", sources, self.source_names())
+        for key, names, known in (
+            ("repeat.splits", repeated, [split.name for split in self.splits]),
+            ("marks.source", sources, self.source_names()),
+        ):
+            for name in names:
+                if name not in known:
+                    raise ValueError(f"documents.{key}: there is no {name!r}; there are: {', '.join(known)}")
         return self
 
     @property
@@ -161,7 +166,7 @@ class BuildSpec(SpecModel):
         """Return the names of the sources of conversations that do not name their layout."""
         return [
             name
-            for name, source in self._named_sources()
+            for name, source in zip(self.source_names(), self.sources, strict=True)
             if source.holds_conversations and getattr(source, "layout", None) is None
         ]
 
@@ -169,16 +174,13 @@ class BuildSpec(SpecModel):
         """Return the spec with the layouts of some sources, by name."""
         sources = [
             source.model_copy(update={"layout": layouts[name]}) if name in layouts else source
-            for name, source in self._named_sources()
+            for name, source in zip(self.source_names(), self.sources, strict=True)
         ]
         return self.model_copy(update={"sources": sources})
 
     def source_names(self) -> list[str]:
         """Return the name of each source, in order: the given name, or kind and position (`parquet-0`)."""
         return [source.source_name(i) for i, source in enumerate(self.sources)]
-
-    def _named_sources(self) -> list[tuple[str, Source]]:
-        return list(zip(self.source_names(), self.sources, strict=True))
 
     def with_places(self, places: dict[str, str]) -> BuildSpec:
         """Return the spec with places for messages, by the keys of sources and checks: {"sources.0": "news.yaml:7"}."""
@@ -206,7 +208,10 @@ class BuildSpec(SpecModel):
         """Return the part of the spec that determines the bytes, as JSON values without paths; see given_options."""
         operational = {"store", "checks", "partition_bytes", "anyway", "report", "runner", "credentials"}
         parts = {
-            "sources": [{"name": name} | source.identity() for name, source in self._named_sources()],
+            "sources": [
+                {"name": name} | source.identity()
+                for name, source in zip(self.source_names(), self.sources, strict=True)
+            ],
             "tokenizer": self.tokenizer.identity(),
             "documents": self.documents.identity(),
             "chat": self.chat.identity() if self.has_conversations else {},
@@ -261,12 +266,6 @@ def _check_names(what: str, names: Sequence[str]) -> None:
     twice = sorted(name for name in names if names.count(name) > 1)
     if twice:
         raise ValueError(f"two {what} are named {twice[0]!r}; give each its own name")
-
-
-def _check_known(key: str, names: Sequence[str], known: Sequence[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise ValueError(f"documents.{key}: there is no {name!r}; there are: {', '.join(known)}")
 
 
 def field_names(location: Sequence[str | int]) -> list[str]:
