@@ -61,7 +61,7 @@ def summary(result: BuildResult, inputs: list[InputEntry], links: Sequence[str] 
     """
     assert result.facts.build is not None  # the build has just written it
     manifest, seconds = result.facts.manifest, result.facts.build.seconds
-    slowest = max(seconds, key=lambda step: seconds[step])
+    slowest = max(seconds, key=seconds.__getitem__)
     share = seconds[slowest] / max(sum(seconds.values()), 1e-9)
     return "\n".join(
         [
@@ -82,13 +82,13 @@ def summary(result: BuildResult, inputs: list[InputEntry], links: Sequence[str] 
             "| split | documents | tokens | shards |",
             "|---|---:|---:|---:|",
             *(
-                f"| {_cell(name)} | {split.documents:,} | {split.tokens:,} | {len(split.shards):,} |"
+                _row(name, f"{split.documents:,}", f"{split.tokens:,}", f"{len(split.shards):,}")
                 for name, split in manifest.splits.items()
             ),
             "",
             "| rows | |",
             "|---|---:|",
-            *(f"| {_cell(name)} | {count:,} |" for name, count in manifest.row_counts.items()),
+            *(_row(name, f"{count:,}") for name, count in manifest.row_counts.items()),
             *_gate_rows(result.gates),
         ]
     )
@@ -96,7 +96,7 @@ def summary(result: BuildResult, inputs: list[InputEntry], links: Sequence[str] 
 
 def _gate_rows(gates: list[GateResult]) -> list[str]:
     """Return the lines of a table of checks; none without checks."""
-    rows = [f"| {_cell(gate.name)} | {_cell(gate.expected)} | {_cell(gate.found)} |" for gate in gates]
+    rows = [_row(gate.name, gate.expected, gate.found) for gate in gates]
     return ["", "| check | expected | found |", "|---|---|---|", *rows] if rows else []
 
 
@@ -104,7 +104,7 @@ def _step_rows(seconds: dict[str, float]) -> list[str]:
     """Return the lines of a table of the steps, with their times and shares of the whole."""
     whole = max(sum(seconds.values()), 1e-9)
     rows = [
-        f"| {step_label(step)} | {seconds[step]:,.1f}\u00a0s | {seconds[step] / whole:.0%} |"
+        _row(step_label(step), f"{seconds[step]:,.1f}\u00a0s", f"{seconds[step] / whole:.0%}")
         for step in STEPS
         if step in seconds
     ]
@@ -127,10 +127,7 @@ def show_verification(dataset: str, result: VerificationResult) -> None:
     ]
     if damages:
         lines += ["", "| file | problem | next step |", "|---|---|---|"]
-        lines += [
-            f"| {_cell(row['file'])} | {_cell(row['what'])} | {_cell(row['next_step'])} |"
-            for row in damages[:_MAX_ROWS]
-        ]
+        lines += [_row(row["file"], row["what"], row["next_step"]) for row in damages[:_MAX_ROWS]]
     if len(damages) > _MAX_ROWS:
         lines.append(f"and {len(damages) - _MAX_ROWS:,} more: tokenloom verify {_cell(result['reference'])} lists all")
     lines += ["", *(f"- {_cell(warning)}" for warning in warnings[:_MAX_ROWS])]
@@ -151,6 +148,11 @@ def show_collection(found: Collected) -> None:
     create_table_artifact(
         rows[:_MAX_ROWS], key=f"{artifact_key(found.dataset)}-collection", description=_cell(found.line())
     )
+
+
+def _row(*texts: str) -> str:
+    """Return a row of a table of Markdown."""
+    return f"| {' | '.join(map(_cell, texts))} |"
 
 
 def _cell(text: str) -> str:

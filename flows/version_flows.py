@@ -22,7 +22,7 @@ from tokenloom.tasks.exporting.base import ExportOptions
 from tokenloom.tasks.report.catalogue import try_to_write_catalogue
 from tokenloom.tasks.retention import Collected, Policy, collect
 from tokenloom.tasks.verify import VerificationResult
-from tokenloom.wording import seconds_of
+from tokenloom.wording import first_of, seconds_of
 
 _MAX_NAMED = 5
 
@@ -57,10 +57,9 @@ def verify_dataset(reference: str, deep: bool = False, spec: BuildSpec | None = 
 
 def _message(result: VerificationResult) -> str:
     files = [row["file"] for row in result["damages"]]
-    more = f" and {len(files) - _MAX_NAMED:,} more" if len(files) > _MAX_NAMED else ""
     return (
-        f"{result['reference']}: {len(files):,} damaged: {', '.join(files[:_MAX_NAMED])}{more}; the artifact of this "
-        "run describes each damage and the next step"
+        f"{result['reference']}: {len(files):,} damaged: {first_of(files, _MAX_NAMED)}; the artifact of this run "
+        "describes each damage and the next step"
     )
 
 

@@ -133,10 +133,10 @@ def compare(a: Documents, b: Documents, advance: Advance, part_rows: int = _PART
     """
     have_one_order = a.key_seed is not None and a.key_seed == b.key_seed
     num_parts = max(1, -(-(a.num_documents + b.num_documents) // part_rows))
-    pieces = (_by_key if have_one_order else _by_content)(a, b, advance, num_parts)
+    read = _by_key if have_one_order else _by_content
     names = sorted({*a.splits, *b.splits})
     splits_a, splits_b = _numbers_of(a.splits, names), _numbers_of(b.splits, names)
-    for rows_a, rows_b in pieces:
+    for rows_a, rows_b in zip(read(a, num_parts, advance), read(b, num_parts, advance), strict=True):
         yield _match(rows_a, rows_b, splits_a, splits_b)
 
 
@@ -219,10 +219,8 @@ def _pair(words: Sequence[UInt64s], num_a: int) -> tuple[Int64s, Int64s]:
         num_a: how many of the n items are of A.
     """
     order = np.lexsort(words)  # stable: among copies, those of A come first
-    if not len(order):
-        return order, order
     is_first = np.zeros(len(order), dtype=bool)  # whether an item is the first of its equals
-    is_first[0] = True
+    is_first[:1] = True
     for word in words:
         ordered = word[order]
         is_first[1:] |= ordered[1:] != ordered[:-1]
@@ -235,19 +233,18 @@ def _pair(words: Sequence[UInt64s], num_a: int) -> tuple[Int64s, Int64s]:
     return order[at], order[at + num_of_a[group[at]]] - num_a
 
 
-def _by_key(a: Documents, b: Documents, advance: Advance, num_parts: int) -> Iterator[tuple[Rows, Rows]]:
-    """Yield the documents of A and of B part by part of the keys; the versions must have one order.
+def _by_key(side: Documents, num_parts: int, advance: Advance) -> Iterator[Rows]:
+    """Yield the documents of a version in parts, ranges of keys of equal size.
 
     Args:
-        a: the documents of one version.
-        b: those of the other.
-        advance: called with the number of rows that were read.
+        side: the documents.
         num_parts: how many parts.
+        advance: called with the number of rows that were read.
     """
     ends = [equal_part(part, num_parts)[1] for part in range(num_parts)]
-    splits_a, splits_b = ([_cut(side.batches(i), ends, advance) for i in range(len(side.splits))] for side in (a, b))
+    splits = [_cut(side.batches(split), ends, advance) for split in range(len(side.splits))]
     for _ in ends:
-        yield _joined(list(map(next, splits_a))), _joined(list(map(next, splits_b)))
+        yield _joined(list(map(next, splits)))
 
 
 def _cut(batches: Iterator[Rows], ends: Sequence[int], advance: Advance) -> Iterator[Rows]:
@@ -266,20 +263,15 @@ def _cut(batches: Iterator[Rows], ends: Sequence[int], advance: Advance) -> Iter
         rest = rows[count:]
 
 
-def _by_content(a: Documents, b: Documents, advance: Advance, num_parts: int) -> Iterator[tuple[Rows, Rows]]:
-    """Yield the documents of A and of B part by part of the contents, reading all tables for each; as _by_key."""
+def _by_content(side: Documents, num_parts: int, advance: Advance) -> Iterator[Rows]:
+    """Yield the documents of a version in parts, ranges of contents, reading all tables for each; as _by_key."""
     for part in range(num_parts):
-        yield _part(a, part, num_parts, advance), _part(b, part, num_parts, advance)
-
-
-def _part(side: Documents, part: int, num_parts: int, advance: Advance) -> Rows:
-    """Return the rows of one of `num_parts` parts of a version, which are of about equal size."""
-    found = []
-    for batch in (batch for split in range(len(side.splits)) for batch in side.batches(split)):
-        top = (batch["content"][:, 0] >> np.uint64(32)).astype(np.int64)  # in [0, 2**32)
-        found.append(batch[top * num_parts >> 32 == part])
-        advance(len(found[-1]))
-    return _joined(found)
+        found = []
+        for batch in chain.from_iterable(map(side.batches, range(len(side.splits)))):
+            top = (batch["content"][:, 0] >> np.uint64(32)).astype(np.int64)  # in [0, 2**32)
+            found.append(batch[top * num_parts >> 32 == part])
+            advance(len(found[-1]))
+        yield _joined(found)
 
 
 def _joined(parts: Sequence[Rows]) -> Rows:
@@ -306,10 +298,9 @@ def changes(a: Manifest, b: Manifest, inputs_a: Sequence[InputEntry], inputs_b: 
     """Return the differences from A to B, sorted by key: spec, then sources, tokenizer and inputs."""
     sources_a, sources_b = _source_options(a), _source_options(b)
     shared = sources_a.keys() & sources_b.keys()
-    added, removed = ({n: v for n, v in sources.items() if n not in shared} for sources in (sources_b, sources_a))
     return [
         *_differences("spec", _spec(a, shared), _spec(b, shared)),
-        *_differences("source", removed, added),
+        *(change for change in _differences("source", sources_a, sources_b) if change.key not in shared),
         *_differences("tokenizer", _tokenizer(a), _tokenizer(b)),
         *_differences("input", _fingerprints(inputs_a), _fingerprints(inputs_b)),
     ]

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain
+from pathlib import PurePosixPath
 
 from tokenloom.errors import FormatError, message_of
 from tokenloom.storage.formats.blocks import BlockHasher, ShardBlocks, decode_blocks
@@ -67,15 +68,16 @@ def check_files(store: Store, version: str, digests: Mapping[str, str], count: C
                 blocks = decode_blocks(data, store.place(path))
                 listed = {".tok": replace(blocks, mask=None), MASK: blocks.mask}
                 continue
-            end = next((end for end in (".tok", MASK) if name.endswith(end)), "")
+            end = PurePosixPath(name).suffix
             read = _read(store, path, listed.get(end), count)
             if read.sha256 != sha256:
                 raise FormatError(_WRONG)
             found[end] = read
-    if listed and not damages and any(listed[end] != found.get(end) for end in listed):
-        names = [name for name in digests if name.endswith(BLOCKS)]
+    if not damages and any(listed[end] != found.get(end) for end in listed):
         damages += [
-            Damage(version_path(version, name), "it does not hold the checksums of its shard") for name in names
+            Damage(version_path(version, name), "it does not hold the checksums of its shard")
+            for name in digests
+            if name.endswith(BLOCKS)
         ]
     return damages
 

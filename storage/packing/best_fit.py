@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tokenloom.storage.formats.arrays import AnyArray, AnyDtype, Int64s, UInt64s, ranges_of
+from tokenloom.storage.formats.arrays import AnyArray, AnyDtype, Int64s, UInt64s, offsets_of, ranges, ranges_of
 from tokenloom.storage.packing.base import Packing, ShardPlan, cut_lengths
 
 OVERLONG = ("split", "drop", "keep_start")
@@ -65,8 +65,7 @@ class BestFit(Packing):
     def count(self, seq_len: int, offsets: UInt64s) -> int:
         """See Packing; it takes half the time of a plan."""
         num_before, last = cut_lengths(self._kept(np.diff(offsets.astype(np.int64)), seq_len), seq_len)
-        sizes, counts = _count_sizes(self._padded(last[last > 0], seq_len))
-        return int(num_before.sum()) + fill_bins(sizes[::-1], counts[::-1], seq_len + 1).num_bins
+        return int(num_before.sum()) + _fill(seq_len, self._padded(last[last > 0], seq_len)).num_bins
 
     def _cut_documents(self, seq_len: int, offsets: UInt64s) -> tuple[AnyArray, AnyArray]:
         """Cut the documents of a shard into full chunks and remainders: starts and lengths, (num_pieces,), in order.
@@ -119,15 +118,13 @@ class _PiecePlan:
         numbers = np.asarray(samples, dtype=np.int64)
         first = self.row_offsets[numbers].astype(np.int64)
         counts = self.row_offsets[numbers + 1].astype(np.int64) - first
-        row_offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
-        at = np.repeat(first, counts) + ranges_of(counts)
-        return row_offsets, self.starts[at].astype(np.int64), self.lengths[at].astype(np.int64)
+        at = ranges(first, counts)
+        return offsets_of(counts), self.starts[at].astype(np.int64), self.lengths[at].astype(np.int64)
 
 
 def _bins_of(seq_len: int, lengths: AnyArray) -> tuple[AnyArray, int]:
     """Pack pieces by decreasing length, ties by position; return the bin of each, (n,), and the number of bins."""
-    sizes, counts = _count_sizes(lengths)  # full chunks, the largest items, get bins of their own
-    filling = fill_bins(sizes[::-1], counts[::-1], seq_len + 1)
+    filling = _fill(seq_len, lengths)  # full chunks, the largest items, get bins of their own
     key_dtype = np.uint16 if seq_len < 2**16 else lengths.dtype
     keys = np.subtract(lengths.dtype.type(seq_len + 1), lengths, dtype=key_dtype, casting="unsafe")
     bin_of = np.empty(len(lengths), lengths.dtype)
@@ -135,13 +132,15 @@ def _bins_of(seq_len: int, lengths: AnyArray) -> tuple[AnyArray, int]:
     return bin_of, filling.num_bins
 
 
-def _count_sizes(sizes: AnyArray) -> tuple[Int64s, Int64s]:
-    """List the different sizes among (n,) sizes, ascending, and count each."""
-    if sizes.max(initial=0) > _COUNTED_SIZE:
-        return np.unique(sizes, return_counts=True)
-    counts = np.bincount(sizes)
-    different = np.flatnonzero(counts)
-    return different, counts[different]
+def _fill(seq_len: int, lengths: AnyArray) -> Filling:
+    """Pack pieces of (n,) lengths by decreasing length."""
+    if lengths.max(initial=0) > _COUNTED_SIZE:
+        sizes, counts = np.unique(lengths, return_counts=True)
+    else:
+        counts = np.bincount(lengths)
+        sizes = np.flatnonzero(counts)
+        counts = counts[sizes]
+    return fill_bins(sizes[::-1], counts[::-1], seq_len + 1)
 
 
 def _stable_order(values: AnyArray, largest: int) -> Int64s:

@@ -94,7 +94,7 @@ def shares_of(packing: Packing, seq_len: int, offsets: UInt64s) -> PackingShares
     _, starts, lengths = plan.pieces(np.arange(len(plan)))
     by_start = np.argsort(starts, kind="stable")
     starts, ends = starts[by_start], (starts + lengths)[by_start]
-    reach = np.concatenate([np.zeros(1, np.int64), np.maximum.accumulate(ends)])  # by the pieces before
+    reach = np.maximum.accumulate(np.append(0, ends))  # by the pieces before
     firsts, lasts = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
     is_cut = (lasts > firsts) & (reach[np.searchsorted(starts, firsts, side="right")] < lasts)
     slot_tokens = len(plan) * (seq_len + 1)

@@ -29,11 +29,6 @@ CHAT_RULES = 3  # raise it with every change of the ids or the mask of conversat
 NOT_CONVERSATION = "not_conversation"
 _PURPOSE = b"chat\0"  # keeps the identity of a conversation apart from that of a text
 
-_ENCODER, _SORTING = (
-    json.JSONEncoder(sort_keys=sort_keys, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    for sort_keys in (False, True)
-)
-
 
 @dataclass(frozen=True)
 class ChatDefinition:
@@ -129,7 +124,7 @@ def _identity(text: str) -> str:
 
 
 def _dumps(value: object, *, sort_keys: bool = False) -> str:
-    return (_SORTING if sort_keys else _ENCODER).encode(value)
+    return json.dumps(value, sort_keys=sort_keys, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def _message_chars(message: dict[str, Any]) -> int:

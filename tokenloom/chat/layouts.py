@@ -84,8 +84,8 @@ def recognized(values: Iterable[Any]) -> str:
 
     Raises BadConversation if none or several fit, or if they are preference pairs.
     """
-    found = [fitting for value in values if value is not None and (fitting := _fitting(value))]
-    common = set(LAYOUTS).intersection(*found) if found else set()
+    found = list(filter(None, map(_fitting, values)))
+    common = set(LAYOUTS).intersection(*found)
     if len(common) == 1:
         return common.pop()
     fit = " and ".join(layout for layout in LAYOUTS if any(layout in one for one in found)) or "none"

@@ -91,12 +91,12 @@ def _part(path: str, part: Any) -> tuple[str, Any]:
 def add_reasoning(path: str, found: Message, turn: Mapping[str, Any]) -> None:
     """Put the reasoning beside the content of a message into it, which has it once."""
     texts = {text_of(f"{path}.reasoning_content", turn[key]) for key in _REASONINGS if turn.get(key) is not None}
-    if not texts:
-        return
-    texts |= {found["reasoning_content"]} if "reasoning_content" in found else set()
+    if "reasoning_content" in found:
+        texts.add(found["reasoning_content"])
     if len(texts) > 1:
         raise bad(f"{path} has two different reasonings; keep one of {', '.join(_REASONINGS)}")
-    found["reasoning_content"] = texts.pop()
+    if texts:
+        found["reasoning_content"] = texts.pop()
 
 
 def _is_learned(path: str, turn: Mapping[str, Any]) -> bool:

@@ -249,6 +249,4 @@ def _given(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a message as templates get it: without a weight, and its reasoning has also the name of gpt-oss."""
     if "reasoning_content" in message:
         message = {"thinking": message["reasoning_content"], **message}
-    if "train" in message or "train_detail" in message:
-        message = {name: value for name, value in message.items() if name not in ("train", "train_detail")}
-    return message
+    return {name: value for name, value in message.items() if name not in ("train", "train_detail")}

@@ -88,6 +88,11 @@ def call(command: Callable[..., Any], given: argparse.Namespace, **others: Any) 
     return command(**values)
 
 
+def option(name: str) -> str:
+    """Return the option of a parameter: "seq_len" -> "--seq-len"."""
+    return f"--{name.replace('_', '-')}"
+
+
 def sections(documented: object) -> dict[str, str]:
     """Divide a docstring by its headings: {"": its description, "Args": ..., "Example": ...}."""
     description, *others = _SECTION.split(inspect.getdoc(documented) or "")
@@ -101,7 +106,7 @@ def _of_type(kind: Any, argument: Argument, parameter: inspect.Parameter) -> dic
     is_option = parameter.kind == inspect.Parameter.KEYWORD_ONLY
     options: dict[str, Any] = {"name": parameter.name}
     if is_option:
-        options = {"name": argument.option or f"--{parameter.name.replace('_', '-')}", "dest": parameter.name}
+        options = {"name": argument.option or option(parameter.name), "dest": parameter.name}
     if kind is bool:
         return options | {"action": "store_true"}
     options["metavar"] = argument.metavar

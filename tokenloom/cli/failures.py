@@ -43,11 +43,12 @@ def report(error: BaseException, *, as_json: bool = False, debug: bool = False, 
         debug: print the traceback on stderr first.
         is_resumable: whether the command, run again after an interruption, continues where it stopped.
     """
-    if debug and not isinstance(error, KeyboardInterrupt):
+    was_ended = isinstance(error, KeyboardInterrupt)
+    if debug and not was_ended:
         sys.stderr.write(printable("".join(traceback.format_exception(error))))
     message = _message(error, is_resumable)
-    code = getattr(error, "exit_code", INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED)
-    prefix = getattr(error, "usage", "" if isinstance(error, KeyboardInterrupt) else "tokenloom: ")
+    code = getattr(error, "exit_code", INTERRUPTED if was_ended else FAILED)
+    prefix = getattr(error, "usage", "" if was_ended else "tokenloom: ")
     suffix = "" if isinstance(error, _EXPECTED) or getattr(error, "strerror", None) else " (--debug shows where)"
     sys.stderr.write(f"{prefix}{message}{suffix}\n")
     if as_json:

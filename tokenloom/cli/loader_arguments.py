@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from tokenloom.cli.arguments import Argument, count, positive
+from tokenloom.cli.arguments import Argument, count, option, positive
 from tokenloom.errors import SpecError, TokenloomError
 from tokenloom.storage.packing.packings import PACKINGS
 from tokenloom.storage.stores.local_files import read_regular
@@ -74,11 +74,6 @@ class TracedLoader(LoaderArguments):
     rank: Annotated[int | None, Argument("R", count)] = None
     num_epochs: Annotated[int | None, Argument("N", positive)] = None
     pad_last: bool = False
-
-
-def option(name: str) -> str:
-    """Return the option of a field of LoaderArguments: "seq_len" -> "--seq-len"."""
-    return f"--{name.replace('_', '-')}"
 
 
 @contextmanager

@@ -74,12 +74,14 @@ class Output:
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """Print rows under a header. Columns of integers are right-aligned, with a separator for thousands."""
-        cells = [[_cell(c) for c in row] for row in [header, *rows]]
-        widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-        right = [all(isinstance(row[i], int) for row in rows) for i in range(len(header))]
-        for row in cells:
-            aligned = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)]
-            self.line("  " + "  ".join(aligned).rstrip())
+        columns = []
+        for column in zip(header, *rows, strict=True):
+            cells = list(map(_cell, column))
+            width = max(map(len, cells))
+            is_right = all(isinstance(value, int) for value in column[1:])
+            columns.append([cell.rjust(width) if is_right else cell.ljust(width) for cell in cells])
+        for row in zip(*columns, strict=True):
+            self.line("  " + "  ".join(row).rstrip())
 
 
 def _cell(value: Any) -> str:

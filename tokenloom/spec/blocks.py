@@ -75,13 +75,13 @@ class DocumentRules(SpecModel):
 
     def check_without_texts(self) -> None:
         """Raise ValueError if a rule needs texts, for sources of tokens."""
-        of_texts = self.model_dump(include={"transform", "min_chars", "max_chars", "encoding_errors"})
-        allowed = DocumentRules().model_dump() | ({"min_chars": 0} if self.min_chars == 0 else {})
-        if key := next((key for key, value in of_texts.items() if value != allowed[key]), None):
-            raise ValueError(
-                f"documents.{key} works on texts, and sources of tokens have none; remove it, or write min_chars: 0 to "
-                "keep documents without an id"
-            )
+        usual = DocumentRules()
+        for key in ("min_chars", "max_chars", "encoding_errors", "transform"):
+            if getattr(self, key) not in (getattr(usual, key), 0):  # min_chars may be 0
+                raise ValueError(
+                    f"documents.{key} works on texts, and sources of tokens have none; remove it, or write min_chars: "
+                    "0 to keep documents without an id"
+                )
 
 
 class ChatRules(SpecModel):

@@ -105,8 +105,7 @@ class BuildSpec(SpecModel):
     @classmethod
     def _shares(cls, value: list[Split]) -> list[Split]:
         names = [split.name for split in value]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"two splits are named {twice[0]!r}; give each its own name")
+        _check_names("splits", names)
         total = sum((Fraction(repr(split.share)) for split in value), Fraction(0))
         if abs(total - 1) > Fraction(1, 10**6):
             raise ValueError(f"shares must add up to 1, not {float(total):g}")
@@ -116,53 +115,46 @@ class BuildSpec(SpecModel):
 
     @model_validator(mode="after")
     def _source_names(self) -> BuildSpec:
-        names = self.source_names()
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"two sources are named {twice[0]!r}; give each its own name")
+        _check_names("sources", self.source_names())
         return self
 
     @model_validator(mode="after")
     def _tokens_are_ids(self) -> BuildSpec:
-        are_tokens = [source.kind == "tokens" for source in self.sources]
-        if self.tokenizer.kind != "ids":
-            if any(are_tokens):
+        has_ids = self.tokenizer.kind == "ids"
+        for name, source in zip(self.source_names(), self.sources, strict=True):
+            if source.kind == "tokens" and not has_ids:
                 raise ValueError(
-                    f"tokenizer: {self.source_names()[are_tokens.index(True)]} holds tokens; write "
-                    "{kind: ids, vocab_size: N, eot_id: ID, decode: the tokenizer that made them}"
+                    f"tokenizer: {name} holds tokens; write {{kind: ids, vocab_size: N, eot_id: ID, decode: the "
+                    "tokenizer that made them}"
                 )
-            return self
-        if not all(are_tokens):
-            raise ValueError(
-                f"sources: {self.source_names()[are_tokens.index(False)]} holds texts, which the tokenizer ids can't "
-                "encode; build texts and tokens as two datasets"
-            )
-        self.documents.check_without_texts()
+            if source.kind != "tokens" and has_ids:
+                raise ValueError(
+                    f"sources: {name} holds texts, which the tokenizer ids can't encode; build texts and tokens as two "
+                    "datasets"
+                )
+        if has_ids:
+            self.documents.check_without_texts()
         return self
 
     @model_validator(mode="after")
     def _chat_is_used(self) -> BuildSpec:
-        if not self.has_conversations:
-            used = {
-                "chat": self.chat != ChatRules(),
-                "documents.without_target": self.documents.without_target != "drop",
-            }
-            if unused := next((key for key, is_given in used.items() if is_given), None):
-                raise ValueError(
-                    f"{unused}: no source holds conversations; give messages: KEY to one, or remove {unused}"
-                )
+        used = {"chat": self.chat != ChatRules(), "documents.without_target": self.documents.without_target != "drop"}
+        for key, is_used in used.items():
+            if is_used and not self.has_conversations:
+                raise ValueError(f"{key}: no source holds conversations; give messages: KEY to one, or remove {key}")
         return self
 
     @model_validator(mode="after")
     def _marks_fit(self) -> BuildSpec:
         repeated = self.documents.repeat.splits if self.documents.repeat else []
         sources = [name for marks in self.documents.marks for name in marks.source]
-        for key, given, known in (
-            ("repeat.splits", repeated, [name for name, _ in self.split_shares()]),
+        for key, names, known in (
+            ("repeat.splits", repeated, [split.name for split in self.splits]),
             ("marks.source", sources, self.source_names()),
         ):
-            if unknown := next((name for name in given if name not in known), None):
-                raise ValueError(f"documents.{key}: there is no {unknown!r}; there are: {', '.join(known)}")
+            for name in names:
+                if name not in known:
+                    raise ValueError(f"documents.{key}: there is no {name!r}; there are: {', '.join(known)}")
         return self
 
     @property
@@ -172,15 +164,18 @@ class BuildSpec(SpecModel):
 
     def without_layout(self) -> list[str]:
         """Return the names of the sources of conversations that do not name their layout."""
-        pairs = zip(self.source_names(), self.sources, strict=True)
         return [
-            name for name, source in pairs if source.holds_conversations and getattr(source, "layout", None) is None
+            name
+            for name, source in zip(self.source_names(), self.sources, strict=True)
+            if source.holds_conversations and getattr(source, "layout", None) is None
         ]
 
     def with_layouts(self, layouts: Mapping[str, str | None]) -> BuildSpec:
         """Return the spec with the layouts of some sources, by name."""
-        pairs = zip(self.source_names(), self.sources, strict=True)
-        sources = [s.model_copy(update={"layout": layouts[name]}) if name in layouts else s for name, s in pairs]
+        sources = [
+            source.model_copy(update={"layout": layouts[name]}) if name in layouts else source
+            for name, source in zip(self.source_names(), self.sources, strict=True)
+        ]
         return self.model_copy(update={"sources": sources})
 
     def source_names(self) -> list[str]:
@@ -265,6 +260,12 @@ class BuildSpec(SpecModel):
         parts["documents"] = parts["documents"].model_copy(update={"marks": marks})
         store = without_dots(join_path(folder_of("store"), self.store))
         return self.model_copy(update=parts | {"store": store, "sources": sources})
+
+
+def _check_names(what: str, names: Sequence[str]) -> None:
+    twice = sorted(name for name in names if names.count(name) > 1)
+    if twice:
+        raise ValueError(f"two {what} are named {twice[0]!r}; give each its own name")
 
 
 def field_names(location: Sequence[str | int]) -> list[str]:

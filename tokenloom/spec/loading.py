@@ -110,8 +110,10 @@ def _written_key(location: Sequence[str | int], value: Any) -> KeyPath:
             kind = None
             continue
         written.append(part)
-        is_there = part in value if isinstance(value, dict) else isinstance(value, list) and part in range(len(value))
-        value = value[part] if is_there else None
+        try:
+            value = value[part]
+        except (LookupError, TypeError):  # it is missing, or has no parts
+            value = None
         kind = value.get("kind") if isinstance(value, dict) else None
     return tuple(written)
 
@@ -137,10 +139,14 @@ class YamlFile:
 
         Overrides of parts of its value follow: "news.yaml:7 with --set sources.0.path=x".
         """
-        parents = (key[:n] for n in range(len(key), 0, -1))
-        place = next((self.places[parent] for parent in parents if parent in self.places), self.name)
-        below = [at for part, at in self.places.items() if key and part[: len(key)] == key and part != key]
-        overrides = [at for at in below if at.startswith(OVERRIDE)]
+        place = self.name
+        for length in range(1, len(key) + 1):
+            place = self.places.get(key[:length], place)
+        overrides = [
+            override
+            for part, override in self.places.items()
+            if key and part != key and part[: len(key)] == key and override.startswith(OVERRIDE)
+        ]
         return f"{place} with {' '.join(overrides)}" if overrides else place
 
 

@@ -36,8 +36,9 @@ class _Source(SpecModel):
             if values.get("text"):  # Prefect's form sends an empty text
                 raise ValueError("text and messages exclude each other: remove text, or messages if rows are texts")
             return {**values, "text": None}
-        if other := next((key for key in ("tools", "layout") if values.get(key) is not None), None):
-            raise ValueError(f"{other} is an option of conversations: give messages, the key with them, or remove it")
+        for key in ("tools", "layout"):
+            if values.get(key) is not None:
+                raise ValueError(f"{key} is an option of conversations: give messages, the key with them, or remove it")
         if "text" in values and values["text"] is None and cls.model_fields["text"].default is not None:
             raise ValueError("give text, the key with the texts, or messages, the key with the conversations")
         return values

@@ -184,8 +184,9 @@ class IdsTokenizer(SpecModel):
 
     def with_paths(self, key: str, folder_of: Callable[[str], str]) -> IdsTokenizer:
         """See SpecModel.with_paths."""
-        decode = None if self.decode is None else self.decode.with_paths(f"{key}.decode", folder_of)
-        return self.model_copy(update={"decode": decode})
+        if self.decode is None:
+            return self
+        return self.model_copy(update={"decode": self.decode.with_paths(f"{key}.decode", folder_of)})
 
     def identity(self) -> dict[str, Any]:
         """See SpecModel.identity."""
@@ -194,8 +195,9 @@ class IdsTokenizer(SpecModel):
 
     def pinned(self, fields: dict[str, Any]) -> IdsTokenizer:
         """See SpecModel.pinned."""
-        decode = None if self.decode is None else self.decode.pinned(fields.get("decode", {}))
-        return self.model_copy(update={"decode": decode})
+        if self.decode is None:
+            return self
+        return self.model_copy(update={"decode": self.decode.pinned(fields.get("decode", {}))})
 
 
 Tokenizer = Annotated[_OfTexts | IdsTokenizer, _BY_KIND, BeforeValidator(expand_short_name)]

@@ -128,13 +128,17 @@ def _ordinary(library: tokenizers.Tokenizer, text: str, start: int, end: int) ->
     return _arrays(ids, [(0, end - start)] * len(ids), start)
 
 
+def words_of(library: tokenizers.Tokenizer, text: str) -> list[str]:
+    """Normalize a text in which no added token is found, and cut it into words."""
+    normal = text if library.normalizer is None else library.normalizer.normalize_str(text)
+    if library.pre_tokenizer is None:
+        return [normal]
+    return [word for word, _ in library.pre_tokenizer.pre_tokenize_str(normal)]
+
+
 def _ids_of_words(library: tokenizers.Tokenizer, text: str) -> list[int]:
     """Return the ids of a text in which no added token is found."""
-    normal = text if library.normalizer is None else library.normalizer.normalize_str(text)
-    words = (
-        [normal] if library.pre_tokenizer is None else [w for w, _ in library.pre_tokenizer.pre_tokenize_str(normal)]
-    )
-    return [token.id for word in words for token in library.model.tokenize(word)]
+    return [token.id for word in words_of(library, text) for token in library.model.tokenize(word)]
 
 
 def _arrays(ids: Sequence[int], offsets: Sequence[tuple[int, int]], start: int) -> tuple[Any, Any]:

@@ -37,7 +37,7 @@ from tokenloom.tokenizers.base import (
     read_file,
     special_tokens_hint,
 )
-from tokenloom.tokenizers.huggingface_chat import chat_tokens_of
+from tokenloom.tokenizers.huggingface_chat import chat_tokens_of, words_of
 from tokenloom.tokenizers.model_files import CONFIG, fetch, fetch_if_there, read_json, token_text
 
 FILE = "tokenizer.json"
@@ -168,7 +168,7 @@ def _check_config(config: Mapping[str, Any], library: tokenizers.Tokenizer) -> N
 
 def _end_of_text(library: tokenizers.Tokenizer) -> str | None:
     """Return the end-of-text token that a tokenizer.json determines; None if it determines none, or several."""
-    special = {token.content for token in library.get_added_tokens_decoder().values() if token.special}
+    special = _special(library)
     back = [library.id_to_token(i) for i in _template(library)[1]]
     ends = back if len(back) == 1 else [token for token in (END_OF_TEXT, "</s>") if token in special]
     return ends[0] if len(ends) == 1 else None
@@ -207,13 +207,11 @@ def _refuse_random_ids(library: tokenizers.Tokenizer, label: str) -> None:
 
 def _refuse_lost_text(library: tokenizers.Tokenizer, label: str) -> None:
     """Raise TokenizerError if a BPE drops what is not in its alphabet; other models have an unknown token or raise."""
-    model, text = library.model, _EVERY_BYTE
+    model = library.model
     if not isinstance(model, models.BPE) or model.unk_token is not None:
         return
-    if library.normalizer is not None:
-        text = library.normalizer.normalize_str(text)  # the normalizer may remove text: the file declares that
-    words = [text] if library.pre_tokenizer is None else [w for w, _ in library.pre_tokenizer.pre_tokenize_str(text)]
-    lost = sorted({character for word in words for character in word if not model.tokenize(character)})
+    characters = set().union(*words_of(library, _EVERY_BYTE))  # a normalizer may remove text: the file declares that
+    lost = sorted(character for character in characters if not model.tokenize(character))
     if lost:
         raise TokenizerError(
             f"tokenizer file {label}: it drops characters that are not in its alphabet, such as {lost[-1]!a}; train it "
@@ -228,7 +226,7 @@ def _boundary_ids(library: tokenizers.Tokenizer, label: str, eot: str | None, bo
     $A [SEP], where [CLS] is bos). A template without such a token (Llama: <s> $A) does not determine them.
     """
     front, back = _template(library)
-    special = [token.content for _, token in sorted(library.get_added_tokens_decoder().items()) if token.special]
+    special = _special(library)
     bos_ids = [] if bos is None else [_token_id(library, label, bos, special)]
     if eot is None and len(back) == 1:
         return front if bos is None else bos_ids, back[0]
@@ -248,6 +246,11 @@ def _template(library: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
     if not text_at:
         return [], []
     return encoding.ids[: text_at[0]], encoding.ids[text_at[-1] + 1 :]
+
+
+def _special(library: tokenizers.Tokenizer) -> list[str]:
+    """Return the special tokens in the order of their ids."""
+    return [token.content for _, token in sorted(library.get_added_tokens_decoder().items()) if token.special]
 
 
 def _token_id(library: tokenizers.Tokenizer, label: str, token: str, special: list[str]) -> int:

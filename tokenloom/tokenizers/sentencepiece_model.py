@@ -9,7 +9,6 @@ short documents and 1.3 to 1.9 with long ones, Unigram 30 and 14 to 20. Runs of 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +18,7 @@ import sentencepiece
 from numpy.typing import NDArray
 
 from tokenloom.errors import TokenizerError
+from tokenloom.storage.formats.records import sha256_of_bytes
 from tokenloom.tokenizers.base import (
     END_OF_TEXT,
     PROBE,
@@ -64,7 +64,7 @@ class SentencePieceTokenizer:
         # The library decodes control pieces to an empty text.
         control = {i: library.IdToPiece(i) for i in range(self.vocab_size) if library.IsControl(i) or i in bos_ids}
         self._spellings = control | {eot_id: END_OF_TEXT}
-        definition = {"kind": self.kind, "file": hashlib.sha256(data).hexdigest(), "eot": eot_id, "bos": bos_ids}
+        definition = {"kind": self.kind, "file": sha256_of_bytes(data), "eot": eot_id, "bos": bos_ids}
         self.fingerprint = fingerprint(definition, self._encode_run(pa.array([PROBE]))[0].tolist())
 
     def encode(self, texts: pa.Array, dtype: np.dtype[Any]) -> Encoded:

@@ -74,7 +74,7 @@ class TiktokenTokenizer:
         self.eot = eot
         self.eot_id = encoding._special_tokens[eot]
         self.bos_ids = [encoding._special_tokens[bos]] if bos else []
-        probe_ids = [int(i) for i in self._encode_text(PROBE)]
+        probe_ids = self._encode_text(PROBE).tolist()
         if encoding.decode_bytes(probe_ids) != PROBE.encode():
             raise TokenizerError(
                 f"tokenizer {name}: its pattern drops text; give the pattern that belongs to its vocabulary"
@@ -98,11 +98,8 @@ class TiktokenTokenizer:
         """Return the ids of one text, in which special tokens are ordinary text."""
         try:
             return self._encoding.encode_to_numpy(text, allowed_special=set(), disallowed_special=())
-        except ValueError as error:
-            if "Regex error" not in str(error):
-                raise
         except BaseException as error:  # a panic of the native library is not an Exception
-            if type(error).__name__ != "PanicException":
+            if type(error).__name__ != "PanicException" and "Regex error" not in str(error):
                 raise
         # The same merges, after Python's own regular expression engine, which has no limit.
         return np.array(self._encoding._encode_only_native_bpe(text), np.uint32)
@@ -116,7 +113,7 @@ class TiktokenTokenizer:
     def decode(self, ids: NDArray[Any]) -> str:
         """See Tokenizer.decode."""
         try:
-            text = self._encoding.decode([int(i) for i in np.asarray(ids)])
+            text = self._encoding.decode(np.asarray(ids).tolist())
         except KeyError as error:
             raise TokenizerError(f"tokenizer {self.name}: ids can't be decoded: {error.args[0]}") from error
         return text if self.eot == END_OF_TEXT else text.replace(self.eot, END_OF_TEXT)

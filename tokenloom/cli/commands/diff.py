@@ -134,8 +134,8 @@ def _moves(tally: Tally) -> list[Json]:
     moves = []
     for i, j in np.argwhere(tally.moves[..., 0]).tolist():
         documents, tokens = tally.moves[i, j].tolist()
-        old, new = tally.splits[i], tally.splits[j]
-        moves.append({"split_before": old, "split": new, "documents": documents, "tokens": tokens})
+        names = {"split_before": tally.splits[i], "split": tally.splits[j]}
+        moves.append(names | {"documents": documents, "tokens": tokens})
     return moves
 
 

@@ -124,9 +124,9 @@ def class_runs(
         classes: (n,) of the tokens.
         learned: (256,) whether a class is learned.
     """
-    shown = (classes & ROLE_BITS) + 16 * learned[classes]
-    cuts = [0, *(np.flatnonzero(np.diff(shown)) + 1).tolist(), len(ids)]
     roles = classes & ROLE_BITS
+    shown = roles + 16 * learned[classes]
+    cuts = [0, *(np.flatnonzero(np.diff(shown)) + 1).tolist(), len(ids)]
     return [
         {
             "start": start,

@@ -39,8 +39,13 @@ def up(
 
     def show(url: str, pages: dict[str, str]) -> None:
         address = url.removesuffix("/api")
-        shown = {"Prefect UI": address, **pages, "catalogues": f"{address}{PREFIX}", "data and logs": str(home)}
-        shown["relative paths"] = f"from {os.environ['TOKENLOOM_HOME']} (TOKENLOOM_HOME)"
+        shown = {
+            "Prefect UI": address,
+            **pages,
+            "catalogues": f"{address}{PREFIX}",
+            "data and logs": str(home),
+            "relative paths": f"from {os.environ['TOKENLOOM_HOME']} (TOKENLOOM_HOME)",
+        }
         for name, text in shown.items():
             out.line(f"{name:<15} {text}")
         out.line("Ctrl-C stops everything")

@@ -113,12 +113,8 @@ def _ids(reference: ReferenceTokenizer, text: str) -> list[int]:
     tokenizer: Tokenizer | None = getattr(reference, "decoder", reference)
     if tokenizer is None:
         raise TokenizerError("--text: nothing says which tokenizer made the ids; give tokenizer.decode")
-
-    def encode(text: str) -> list[int]:
-        return list(tokenizer.encode(pa.array([text], pa.large_string()), np.dtype(np.uint32)).tokens.tolist())
-
-    num_before = len(encode("")) - 1
-    return encode(text)[num_before:-1]
+    tokens = tokenizer.encode(pa.array([text], pa.large_string()), np.dtype(np.uint32)).tokens
+    return list(tokens[len(tokenizer.bos_ids) : -1].tolist())
 
 
 def _print(out: Output, value: Json) -> None:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-from tokenloom.cli.arguments import Argument, OneOf, Ref, SourceSpec, count, integer_in
+from tokenloom.cli.arguments import Argument, OneOf, Ref, SourceSpec, count, integer_in, option
 from tokenloom.cli.display import showing_progress
 from tokenloom.cli.loader_arguments import (
     LoaderArguments,
@@ -15,7 +15,6 @@ from tokenloom.cli.loader_arguments import (
     make_steps,
     open_dataset,
     open_stream,
-    option,
 )
 from tokenloom.cli.output import NO, Output, Result, shown_origin
 from tokenloom.errors import SpecError, one_line

@@ -75,10 +75,7 @@ def rollback(
     Example:
         rollback store/news --reason 'a bad crawl'
     """
-    store, reference = _tag_of(dataset, tag)
-    entries = tags.log(store, tag)
-    if not entries:
-        raise StoreError(why_missing(store, reference))
+    store, reference, entries = _log_of(dataset, tag)
     before = entries[-1]
     manifest = resolve(reference._replace(name=to))[1] if to else _earlier(store, reference, entries)
     entry = tag_moves.move_by_hand(store, tag, manifest, before, reason, allow_tryout=allow_tryout)
@@ -94,10 +91,7 @@ def log(dataset: Dataset, *, tag: Tag = "latest", out: Output) -> Result:
     Example:
         log store/news
     """
-    store, reference = _tag_of(dataset, tag)
-    moves = tags.log(store, tag)
-    if not moves:
-        raise StoreError(why_missing(store, reference))
+    store, reference, moves = _log_of(dataset, tag)
     moves.reverse()
     published = {version: is_published(store, version) for version in {move.version for move in moves}}
     shown = {version: version if is_there else f"{version} (gone)" for version, is_there in published.items()}
@@ -107,13 +101,20 @@ def log(dataset: Dataset, *, tag: Tag = "latest", out: Output) -> Result:
     return Result({"dataset": reference.dataset, "tag": tag, "entries": entries})
 
 
-def _tag_of(dataset: str, tag: str) -> tuple[Store, Reference]:
-    """Find the store of STORE/DATASET and the reference of its tag; raise SpecError if `dataset` has a tag too."""
+def _log_of(dataset: str, tag: str) -> tuple[Store, Reference, list[tags.TagEntry]]:
+    """Find the store of STORE/DATASET, the reference of its tag, and the moves of the tag.
+
+    Raises SpecError if `dataset` has a tag too, StoreError if the tag never moved.
+    """
     tag_moves.check_tag(tag)
     if names_version(dataset):
         raise SpecError(f"{dataset}: name the dataset without @; --tag names the tag")
     reference = parse_reference(f"{dataset.rstrip('/')}@{tag}")
-    return dataset_store(reference.store, reference.dataset), reference
+    store = dataset_store(reference.store, reference.dataset)
+    entries = tags.log(store, tag)
+    if not entries:
+        raise StoreError(why_missing(store, reference))
+    return store, reference, entries
 
 
 def _earlier(store: Store, reference: Reference, entries: list[tags.TagEntry]) -> Manifest:
@@ -184,7 +185,7 @@ def _datasets(store: str, folder: Store) -> list[Store]:
     if is_dataset(folder):
         return [folder]
     found = [dataset_store(store, name) for name in sorted(filter(NAME_PATTERN.match, folder.names("")))]
-    found = [each for each in found if is_dataset(each)]
+    found = list(filter(is_dataset, found))
     if not found:
         raise StoreError(f"{store}: no such store or dataset; a build creates it")
     return found

@@ -54,7 +54,8 @@ NUM_SLICES, NUM_CUT_SLICES = 300, 100
 _MAX_ODD = 10_000
 _NAME, _END = "byte pairs", "<|end of these pairs|>"
 _PAIRS = list(product(range(256), range(256)))
-_TOKENS = [bytes([byte]) for byte in range(256)] + [bytes(pair) for pair in _PAIRS]
+_TOKENS = [*((byte,) for byte in range(256)), *_PAIRS]
+_RANKS = {bytes(token): rank for rank, token in enumerate(_TOKENS)}
 _PRIVATE = "\U0010fffd"  # always left to the reference, see tokenizer.py
 _FLAGS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
 _UINT32 = np.dtype(np.uint32)
@@ -178,9 +179,8 @@ def _odd_code_points(found: Iterable[list[tuple[str, str]]]) -> set[int]:
 def with_byte_pairs(tokenizer: Tokenizer) -> Tokenizer:
     """Return a tokenizer with the normalizer and the cuts of one that has Parts."""
     if isinstance(tokenizer, TiktokenTokenizer):
-        ranks = {token: rank for rank, token in enumerate(_TOKENS)}
-        special = {_END: len(_TOKENS)}
-        encoding = tiktoken.Encoding(_NAME, pat_str=tokenizer.pattern, mergeable_ranks=ranks, special_tokens=special)
+        special = {_END: len(_RANKS)}
+        encoding = tiktoken.Encoding(_NAME, pat_str=tokenizer.pattern, mergeable_ranks=_RANKS, special_tokens=special)
         return TiktokenTokenizer(encoding, _NAME, _END, None, {})
     return _loaded(_content(json.loads(tokenizer.files[FILE]), _PAIRS))
 
@@ -213,8 +213,7 @@ def _loaded(content: dict[str, Any]) -> Tokenizer:
 def parts_with_byte_pairs(parts: Parts) -> Parts:
     """Return the parts of with_byte_pairs for a tokenizer with these parts."""
     if parts.pattern is not None:
-        content = ranks_file({token: rank for rank, token in enumerate(_TOKENS)})
-        return replace(parts, content=content.decode(), id_ranges=[(0, len(_TOKENS) - 1)])
+        return replace(parts, content=ranks_file(_RANKS).decode(), id_ranges=[(0, len(_RANKS) - 1)])
     first, second = MARKER.encode()
     merges = [(first, second), *(pair for pair in _PAIRS if pair != (first, second))] if parts.run_ids else _PAIRS
     runs = sorted(parts.run_ids[2:])
@@ -227,7 +226,7 @@ def parts_with_byte_pairs(parts: Parts) -> Parts:
         parts,
         content=json.dumps(with_pairs),
         spellings=[MARKER] if parts.run_ids else [],
-        run_ids=[*parts.run_ids[:2], *(len(_TOKENS) + runs.index(i) for i in parts.run_ids[2:])],
+        run_ids=[*parts.run_ids[:2], *(len(_RANKS) + runs.index(i) for i in parts.run_ids[2:])],
         marker_id=256 + 256 * first + second,
     )
 
@@ -236,10 +235,10 @@ def _content(content: dict[str, Any], pairs: list[tuple[int, int]]) -> dict[str,
     """Return the content of a tokenizer.json with another vocabulary, whose pairs are merged in this order."""
     added = sorted(filter(is_white_space, content.get("added_tokens") or []), key=lambda token: int(token["id"]))
     model = content["model"] | {
-        "vocab": {"".join(LETTERS[byte] for byte in token): i for i, token in enumerate(_TOKENS)},
+        "vocab": {"".join(LETTERS[byte] for byte in token): rank for token, rank in _RANKS.items()},
         "merges": [f"{LETTERS[first]} {LETTERS[second]}" for first, second in pairs],
     }
-    added = [token | {"id": len(_TOKENS) + i} for i, token in enumerate(added)]
+    added = [token | {"id": len(_RANKS) + i} for i, token in enumerate(added)]
     unused = dict.fromkeys(("post_processor", "truncation", "padding"))
     return content | unused | {"model": model, "added_tokens": added}
 

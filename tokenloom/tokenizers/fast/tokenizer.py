@@ -326,7 +326,8 @@ class FastTokenizer:
         needs = self._router.needs_reference(texts)
         if not needs.any():
             return self._encode_fast(texts, dtype)
-        fast, slow = (np.flatnonzero(chosen) for chosen in (~needs, needs))
+        fast = np.flatnonzero(~needs)
+        slow = np.flatnonzero(needs)
         parts = [self._encode_fast(texts.take(fast), dtype), self.reference.encode(texts.take(slow), dtype)]
         return _select(concatenate(parts, dtype), np.argsort(np.concatenate([fast, slow])))
 
@@ -377,17 +378,16 @@ def _choose(offsets: NDArray[np.int64], num_bytes: float) -> NDArray[np.int64]:
     # A pseudo-random order without numpy.random, whose import takes 10 ms.
     texts = np.arange(len(offsets) - 1, dtype=np.uint64)
     order = np.argsort(mix64(Purpose.ORDER, int(offsets[-1]), (texts,)))
-    lengths = np.diff(offsets)[order]
-    order, lengths = order[lengths <= _MAX_CHECKED_TEXT], lengths[lengths <= _MAX_CHECKED_TEXT]
+    lengths = np.diff(offsets)
+    order = order[lengths[order] <= _MAX_CHECKED_TEXT]
+    lengths = lengths[order]
     return np.sort(order[np.cumsum(lengths) - lengths < num_bytes])
 
 
 def _select(encoded: Encoded, chosen: NDArray[np.int64]) -> Encoded:
     """Return some documents."""
-    ends = np.cumsum(encoded.num_tokens, dtype=np.int64)
-    starts = ends - encoded.num_tokens
-    parts = [encoded.tokens[start:end] for start, end in zip(starts[chosen], ends[chosen], strict=True)]
-    return Encoded(np.concatenate(parts), encoded.num_tokens[chosen])
+    segments = as_segments(encoded.tokens, encoded.num_tokens)
+    return Encoded(take_segments(segments, chosen, encoded.tokens.dtype), encoded.num_tokens[chosen])
 
 
 def differing(expected: Encoded, found: Encoded) -> NDArray[np.int64]:
