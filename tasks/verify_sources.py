@@ -191,7 +191,8 @@ def _with_commits(spec: BuildSpec, commits: Mapping[str, str]) -> BuildSpec:
         if commit is None:
             sources.append(source)
         elif source.kind == "huggingface":
-            sources.append(source.model_copy(update={"revision": commit}))
+            data_files = at_commit(source.data_files, commit) if source.data_files else None  # those of a builder
+            sources.append(source.model_copy(update={"revision": commit, "data_files": data_files}))
         else:
             sources.append(source.model_copy(update={"path": at_commit(source.path, commit)}))
     return spec.model_copy(update={"sources": sources})

@@ -78,9 +78,8 @@ def process_name(pid: int) -> str:
     """
     try:
         is_ours = os.readlink("/proc/self") == str(os.getpid())
-        boot = (
-            Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        )  # of this start of the kernel
+        # It names this start of the kernel: hosts may share a name.
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         namespace = os.stat("/proc/self/ns/pid").st_ino
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="latin-1").rpartition(") ")[2].split()
     except OSError:

@@ -25,7 +25,7 @@ MASK_CLASSES = np.array([USER | MAY_LEARN, ASSISTANT | LAST_TURN | MAY_LEARN], n
 
 POLICIES = ("assistant", "last", "all")
 _LEARNED = {"text", "assistant", "reasoning", "tool_call"}
-#: the policies that roles can name, by these
+#: the policies that are sets of roles, by these roles
 POLICY_OF = {frozenset(_LEARNED): "assistant", frozenset(ROLES): "all"}
 
 

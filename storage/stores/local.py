@@ -9,7 +9,6 @@ show damage.
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import stat
 import time
@@ -25,7 +24,6 @@ from tokenloom.storage.stores.local_files import DAMAGE, open_regular, translate
 from tokenloom.storage.stores.store import STALE_SECONDS, TMP, Store, StoredFile, cut_short
 from tokenloom.wording import counted, locale_advice, shown_bytes
 
-_logger = logging.getLogger("tokenloom")
 _BLOCK_BYTES = 2**20  # a block stays in the processor's cache from one checksum to the next
 
 
@@ -214,7 +212,10 @@ class LocalStore(Store):
                 freed.append(file.num_bytes)
         if freed:
             files = counted(len(freed), "unfinished file")
-            _logger.warning("removed %s of processes that ended: %s freed", files, shown_bytes(sum(freed)))
+            import logging  # a reader removes nothing
+
+            logger = logging.getLogger("tokenloom")
+            logger.warning("removed %s of processes that ended: %s freed", files, shown_bytes(sum(freed)))
 
 
 def make_folder(folder: Path) -> None:

@@ -123,10 +123,10 @@ def seconds_to_wait(error: BaseException) -> float | None:
         headers = getattr(getattr(link, "response", link), "headers", None)
         if headers is None or not _is_busy(_http_status(link)):
             continue
-        told = str(headers.get("Retry-After", ""))
+        retry_after = str(headers.get("Retry-After", ""))
         limit = _RATE_LIMIT.search(str(headers.get("RateLimit", "")))
-        if told.isdecimal():
-            return float(told)
+        if retry_after.isdecimal():
+            return float(retry_after)
         if limit:
             return float(limit[1])
     return None

@@ -130,8 +130,8 @@ def remote_fingerprint(info: Mapping[str, object], url: str) -> str:
         )
     if is_object(url) and remote_kind(url).name == "s3":  # the ETag is a hash of the content, or of its parts
         return f"etag:{etag}:{info['size']}"
-    told = f"crc32c:{checksum}" if checksum else f"etag:{etag}"
-    return f"{told}:{info['size']}:{hashlib.sha256(url.encode()).hexdigest()[:32]}"
+    label = f"crc32c:{checksum}" if checksum else f"etag:{etag}"
+    return f"{label}:{info['size']}:{hashlib.sha256(url.encode()).hexdigest()[:32]}"
 
 
 def _content_digest(info: Mapping[str, object]) -> str | None:
@@ -143,5 +143,5 @@ def _content_digest(info: Mapping[str, object]) -> str | None:
         return f"blob_id:{info['blob_id']}"
     md5 = cast(bytes | None, getattr(info.get("content_settings"), "content_md5", None))  # of Azure's store
     if not md5:
-        md5 = base64.b64decode(str(info.get("md5Hash", "")))  # of Google's; composite objects have none
+        md5 = base64.b64decode(str(info.get("md5Hash") or ""))  # of Google's; composite objects have none
     return f"md5:{md5.hex()}" if md5 else None

@@ -55,9 +55,11 @@ TABLE_DTYPE = np.dtype(
         ("id_bytes", "<u4"),  # 0 where the document has no id
     ]
 )
-ROW_BITS = 46  #: rows are below 2**46: in a part of a run, the bits above are the index of its spill in the run
-MAX_RUN_SPILLS = 2**10
-COPIES_SHIFT = 56  #: in it and in a spill of further copies, the bits above these are how many copies a document has
+#: bits of `row`: 0 to 45 are the row, 46 to 55 the index of its spill in a run, 56 to 63 how many copies a document
+#: has; in the spill of a partition, all but the first are 0
+ROW_BITS = 46
+COPIES_SHIFT = 56
+MAX_RUN_SPILLS = 2 ** (COPIES_SHIFT - ROW_BITS)
 _FIXED = struct.Struct("<8sII")  # magic, header bytes, JSON bytes
 _BLOCK_BYTES = 2**17  # a read of a key range costs at most two blocks more; of 100 GB, a range is 80 KB of a spill
 _PIECE_BYTES = 2**20  # tokens are written in pieces of this length

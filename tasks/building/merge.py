@@ -149,7 +149,7 @@ def _is_taken(rows: NDArray[Any]) -> NDArray[np.bool_]:
         return is_first
     order = np.lexsort((255 - copies, np.cumsum(is_first)))  # stable
     is_taken = np.zeros(len(rows), dtype=bool)
-    is_taken[order[is_first]] = True  # groups begin where they did
+    is_taken[order[is_first]] = True  # sorting within groups moves no group
     return is_taken
 
 

@@ -95,11 +95,11 @@ def info_of(url: str) -> Info:
         if is_object(url):
             return dict(call(url, "info", name))
         filesystem.invalidate_cache()
-        return dict(filesystem.info(name))
+        return dict(waiting_if_told(lambda: filesystem.info(name)))
 
 
 def waiting_if_told(ask: Callable[[], Answer]) -> Answer:
-    """Return the answer to a request; if a busy server says when to come back, wait and ask again.
+    """Return the answer to a request; if a busy server says when to come back, wait and ask again, at least a second.
 
     Raises the error of the request if the server says nothing, or more than _MAX_WAIT_SECONDS in all.
     """
@@ -111,7 +111,8 @@ def waiting_if_told(ask: Callable[[], Answer]) -> Answer:
             seconds = seconds_to_wait(error)
             if seconds is None or waited + seconds > _MAX_WAIT_SECONDS:
                 raise
-        progress.report(progress.Message(f"too many requests: the server says to wait {duration(seconds)}; waiting"))
+        seconds = max(1.0, seconds)
+        progress.report(progress.Message(f"the server is busy and says when to come back; waiting {duration(seconds)}"))
         time.sleep(seconds)
         waited += seconds
 
