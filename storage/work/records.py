@@ -151,6 +151,12 @@ def remove_spills_of(store: Store, encoders: Collection[str]) -> int:
     return len(removed)
 
 
+def forget(store: Store, version: str, spill_names: Collection[str]) -> None:
+    """Delete the records of spills, and of what a build of a version made of them: the next build makes them again."""
+    made = store.files_below(f"{BUILDS}/{version}")
+    store.remove_files([*map(partition_record_path, spill_names), *made])
+
+
 def _files(spill_name: str, record: PartitionRecord) -> dict[str, int]:
     """Return the paths and lengths of the files that a record lists."""
     files = {spill_path(spill_name, index): counts.bytes for index, counts in enumerate(record.spills)}

@@ -28,7 +28,7 @@ from tokenloom.tasks.sources import Options, Rows, make_reader
 from tokenloom.tasks.sources.base import MASK
 from tokenloom.tasks.sources.columns import path_columns
 from tokenloom.tasks.sources.files import info_of, sharing_files
-from tokenloom.tasks.sources.hub import is_pinned
+from tokenloom.tasks.sources.hub import commit_of
 from tokenloom.tasks.sources.listing import FoundFile, LeaveOut
 from tokenloom.tasks.sources.reader import naming_source
 
@@ -166,7 +166,7 @@ def check_unchanged(file: InputFile) -> None:
     changed: str | None = None
     if file.stamps:
         changed = next((url for url, seen in file.stamps.items() if stamp(url) != seen), None)
-    elif not is_pinned(file.url):
+    elif commit_of(file.url) is None:
         now = joined_fingerprint([remote_fingerprint(info_of(url), url) for url in (file.url, *file.sides)])
         changed = file.url if now != file.fingerprint else None
     if changed:
@@ -176,7 +176,7 @@ def check_unchanged(file: InputFile) -> None:
 def check_all_unchanged(spec: BuildSpec, files: Sequence[InputFile]) -> None:
     """Raise InputError if an input of a build has changed; objects of a store are listed together, not one by one."""
     listed: dict[str, str | None] = {}
-    remote = {file.source for file in files if not file.stamps and not is_pinned(file.url)}
+    remote = {file.source for file in files if not file.stamps and not commit_of(file.url)}
     for source in sorted(remote):
         listed |= {file.url: file.fingerprint for file in files_of(spec, source)[1]}
     for file in files:

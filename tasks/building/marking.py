@@ -72,6 +72,7 @@ def mark_jobs(plan: BuildPlan) -> tuple[list[str], list[MarkJob]]:
     store, rules = plan.build.store, plan.build.marks
     assert rules is not None
     _check_aligned(rules, plan.inputs)
+    _check_paths(rules, plan.inputs)
     records = find_partition_records(store, (part.spill_name for part in plan.partitions))
     # assign reports a record that is missing
     parts = [(p, r, rules.name(p.spill_name, r, p.file)) for p in plan.partitions if (r := records.get(p.spill_name))]
@@ -90,6 +91,21 @@ def _check_aligned(rules: MarkRules, inputs: Sequence[InputFile]) -> None:
                 raise InputError(f"{url}: the marks of {of[url]} and of {file.url}; check the names, or name `source:`")
         if left := [file.url for file in marks.files if file.url not in of]:
             raise InputError(f"{left[0]}: no input has the name of this file of marks; check `path`, or remove it")
+
+
+def _check_paths(rules: MarkRules, inputs: Sequence[InputFile]) -> None:
+    """Raise InputError if a table by `path` and `row` could mean the rows of two inputs."""
+    for marks in rules.marks:
+        if marks.key != "row" or marks.is_aligned:
+            continue
+        paths: set[str] = set()
+        for file in inputs:
+            if marks not in rules.of(file.source):
+                continue
+            if file.path in paths:
+                problem = f"two inputs have the path {file.path}, so its rows are not clear; name one in `source:`"
+                raise InputError(f"{marks.files[0].url}: {problem}")
+            paths.add(file.path)
 
 
 def unused_keys(rules: MarkRules, counts: Iterable[MarkCounts], numbers: Sequence[int]) -> Iterator[str]:

@@ -98,6 +98,8 @@ def tokenize_partition(build: Build, part: Partition, limit: int | None = None) 
     progress.report(progress.Working(f"encoding {part.file.url}, [{part.start}, {part.end})"))
     tokenizer = encoding_tokenizer(build)
     with naming_source(part.file.source):
+        if part.file.stamps:  # another file in its place, for as long as it is read, would be missed below
+            check_unchanged(part.file)
         try:
             record = _encode_partition(build, part, limit, tokenizer)
         except InputError:

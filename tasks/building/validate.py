@@ -17,7 +17,7 @@ from tokenloom.storage.stores.store import Store
 from tokenloom.storage.versions.build_record import find_build_record
 from tokenloom.storage.versions.published import published_versions
 from tokenloom.storage.versions.stored_shard import StoredShard
-from tokenloom.storage.work.records import Assignment, ShardRecord, remove_spills_of
+from tokenloom.storage.work.records import Assignment, ShardRecord, forget, remove_spills_of
 from tokenloom.tasks.building.check import Difference, Sample, choose_documents, divide_by_input
 from tokenloom.tasks.building.inputs import check_all_unchanged
 from tokenloom.tasks.building.marks.files import EXCLUDED
@@ -58,13 +58,16 @@ def check_jobs(plan: BuildPlan, assignment: Assignment, records: Sequence[ShardR
 
 
 def refuse_differences(plan: BuildPlan, assignment: Assignment, differences: Iterable[Difference]) -> None:
-    """Raise the error for the first document that differs from its source.
+    """Raise the error for the first document that differs from its source; the next build reads its input again.
 
     Raises:
         CheckError: a row is gone, or its text or ids differ.
         EncoderMismatch: ids differ, and a fast encoder may have given some of them.
     """
     for kind, document, source_place in differences:
+        if kind != "ids":  # the spills may be wrong
+            names = {part.spill_name for part in plan.partitions if part.input_index == document.input_index}
+            forget(plan.build.store, plan.build.version, names)
         if kind == "gone":
             raise CheckError(f"{source_place}: gone since it was read; {_CHANGED}")
         if kind == "text":

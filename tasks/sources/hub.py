@@ -20,14 +20,9 @@ _SECONDS = 30
 
 
 def commit_of(url: str) -> str | None:
-    """Return the commit in a URL of the Hub; None if the URL has none."""
+    """Return the commit in a URL of the Hub, whose files never change; None if the URL has none."""
     match = _OF_COMMIT.match(url)
     return match[1] if match else None
-
-
-def is_pinned(url: str) -> bool:
-    """Return whether a URL names a file of a commit, which never changes."""
-    return commit_of(url) is not None
 
 
 def at_commit(url: str, commit: str) -> str:
@@ -41,7 +36,7 @@ def pinned(url: str) -> str:
     Raises InputError if the Hub can't be reached, or has no such repository or revision.
     """
     match = _OF_REPOSITORY.match(url)
-    if match is None or is_pinned(url):
+    if match is None or commit_of(url):
         return url
     revision = unquote(match["revision"] or "main")
     return at_commit(url, current_commit(match["name"], revision, match["type"] or "model"))

@@ -108,3 +108,45 @@ def test_an_input_change_between_builds_creates_a_new_version(change: Callable[[
     assert second.published
     assert second.version != first.version
     assert listed_files(spec, second.version) == built_alone(spec, tmp_path)
+
+
+def _link(link: Path, target: str) -> None:
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
+
+
+def _linked_spec(folder: Path) -> BuildSpec:
+    """Return a spec that reads through the link `data`, to `old`; `new` has another text in one row."""
+    write_jsonl(folder / "old" / "a.jsonl", _LONG)
+    write_jsonl(folder / "new" / "a.jsonl", [_LONG[0].upper(), *_LONG[1:]])
+    _link(folder / "data", "old")
+    return _spec(folder / "data" / "a.jsonl", "jsonl")
+
+
+def test_another_folder_in_the_place_of_the_input_while_it_is_read_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenloom.tasks.sources.base.BATCH_BYTES", 30_000)
+    spec = _linked_spec(tmp_path)
+    there = at_step("tokenize", lambda: _link(tmp_path / "data", "new"))
+    back = at_step("in tokenize", lambda: _link(tmp_path / "data", "old"))
+    with pytest.raises(TokenloomError, match="changed while it was read"), there:  # before it is put back
+        build(spec)
+    _link(tmp_path / "data", "old")
+    assert_nothing_visible(spec)
+    with back:
+        assert listed_files(spec, build(spec).version) == built_alone(spec, tmp_path)
+
+
+def test_spills_whose_texts_differ_from_their_source_are_made_again_by_the_next_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = _linked_spec(tmp_path)
+    with monkeypatch.context() as patch:  # a look that misses the change
+        patch.setattr("tokenloom.tasks.building.tokenization.check_unchanged", lambda file: None)
+        there = at_step("tokenize", lambda: _link(tmp_path / "data", "new"))
+        back = at_step("assign", lambda: _link(tmp_path / "data", "old"))
+        with pytest.raises(TokenloomError, match="its text differs from"), there, back:
+            build(spec)
+    assert_nothing_visible(spec)
+    assert listed_files(spec, build(spec).version) == built_alone(spec, tmp_path)

@@ -23,7 +23,12 @@ from tokenloom.cli.main import main
 from tokenloom.errors import InputError
 from tokenloom.flows.direct import share_from_spec
 from tokenloom.spec.build_spec import BuildSpec
+from tokenloom.storage.stores.local import LocalStore
+from tokenloom.storage.work.fingerprints import FingerprintMemory
+from tokenloom.tasks.building.inputs import input_file
+from tokenloom.tasks.building.marks.files import comparing
 from tokenloom.tasks.running.steps import Share
+from tokenloom.tasks.sources.listing import found_file
 
 _ROWS = 40
 _Numbers = set[int]  # the rows that a file of marks names
@@ -203,3 +208,32 @@ def test_a_share_ends_with_an_error_when_a_file_that_it_read_has_changed(
     changed.write_bytes(whole)
     assert share_from_spec(spec, Share(0, 1))["left"] == {}
     assert listed_files(spec, build(spec).version) == built_alone(spec, tmp_path)
+
+
+def test_another_file_in_the_place_of_a_marks_file_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+    for name, numbers in (("old", {1, 2}), ("new", {3})):
+        (tmp_path / name).mkdir()
+        _write_table(tmp_path / name / "marks.parquet", numbers)
+    link = tmp_path / "link"
+    link.symlink_to("old")
+    file = found_file("marks.parquet", str(link / "marks.parquet"), str(link / "marks.parquet"))
+    marks = input_file(file, "", {}, FingerprintMemory(LocalStore(tmp_path / "store")))
+    link.unlink()
+    link.symlink_to("new")
+    with pytest.raises(InputError, match=r"marks\.parquet: it changed while it was read"), comparing([marks]):
+        link.unlink()  # put back before the last look, its stamp is the old one
+        link.symlink_to("old")
+
+
+def test_a_table_by_path_and_row_that_could_mean_two_inputs_is_refused(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.jsonl").write_text(json.dumps({"text": f"text of {name}"}) + "\n")
+    pq.write_table(pa.table({"path": ["a.jsonl"], "row": [0], "bad": [True]}), tmp_path / "m.parquet")
+    marks = {"path": str(tmp_path / "m.parquet"), "key": "row", "missing": "keep"}
+    sources = [{"kind": "jsonl", "path": str(tmp_path / n / "a.jsonl"), "name": n} for n in ("one", "two")]
+    spec = make_spec(tmp_path / "store", sources, documents={"marks": [marks], "keep": "not bad"})
+    with pytest.raises(InputError, match=r"m.parquet: two inputs have the path a.jsonl, .* name one in `source:`"):
+        build(spec)
+    clear = make_spec(tmp_path / "store", sources, documents={"marks": [marks | {"source": "two"}], "keep": "not bad"})
+    assert stored_texts(clear, build(clear).version) == ["text of one"]

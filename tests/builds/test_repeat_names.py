@@ -75,6 +75,30 @@ def test_two_keys_of_one_number_are_refused(
     )
 
 
+def test_true_and_1_are_one_key_of_a_boolean_mark(tmp_path: Path) -> None:
+    values = pa.array([True, False, False, True, True, False])
+    assert_refused(_spec(tmp_path, {"true": 3, 1: 2}, values), "two keys of one value of q, True; correct the keys")
+
+
+def test_whole_numbers_of_any_size_have_one_name(tmp_path: Path) -> None:
+    for spellings in (["10000000000000000", "1e16"], ["0", "-0.0"]):
+        specs = [_spec(tmp_path, {spelling: 2.0}, _FLOATS) for spelling in spellings]
+        assert len({plan_directly(spec, 0)[0].build.version for spec in specs}) == 1
+
+
+@pytest.mark.parametrize("times", ["{4: 3, 4.0: 2}", "{4.0: 3, 4: 2}", "{true: 3, yes: 2}", "{4: 3, 0x4: 2}"])
+def test_two_keys_that_yaml_takes_for_one_are_refused(times: str, tmp_path: Path) -> None:
+    spec = f"""dataset: data
+store: store
+sources: [{{kind: jsonl, path: a.jsonl, id: id}}]
+tokenizer: {{kind: byte}}
+documents: {{marks: [{{path: q.parquet, key: id}}], repeat: {{by: q, times: {times}}}}}
+"""
+    (tmp_path / "spec.yaml").write_text(spec)
+    with pytest.raises(SpecError, match=r"spec.yaml:5: documents.repeat.times.* is given twice; remove one"):
+        load_spec(str(tmp_path / "spec.yaml"))
+
+
 def test_texts_that_spell_one_number_are_two_values(tmp_path: Path) -> None:
     values = pa.array(["4", "4.0", "5", "5", "5", "5"])
     rows = [

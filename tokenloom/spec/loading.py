@@ -248,8 +248,9 @@ def _parse(text: str, name: str) -> tuple[yaml.MappingNode, dict[str, Any]]:
 def _keys(node: yaml.Node, parent: KeyPath) -> Iterator[tuple[KeyPath, int]]:
     """Yield every key and list position below a node, with its line."""
     if isinstance(node, yaml.MappingNode):
+        keys: dict[object, KeyPath] = {}  # by value: 4 and 4.0 are one key of a mapping
         for name, value in node.value:
-            key = (*parent, str(name.value))
+            key = keys.setdefault(_Loader("").construct_object(name), (*parent, str(name.value)))
             yield key, name.start_mark.line + 1
             yield from _keys(value, key)
     elif isinstance(node, yaml.SequenceNode):

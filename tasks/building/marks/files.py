@@ -42,12 +42,15 @@ _POSITIONS = ".remove"  # of datatrove: little-endian uint32, the positions of r
 @contextmanager
 def comparing(files: Iterable[InputFile]) -> Iterator[None]:
     """Raise InputError if a file that the block reads has changed since the plan, whatever else the block raises."""
+    compared = [file for file in files if file.url]  # a file of positions may be missing
+    for file in compared:
+        if file.stamps:  # a look at a remote file is a request, and the one below is enough
+            check_unchanged(file)
     try:
         yield
     finally:
-        for file in files:
-            if file.url:  # a file of positions may be missing
-                check_unchanged(file)
+        for file in compared:
+            check_unchanged(file)
 
 
 @dataclass(frozen=True)
@@ -242,21 +245,23 @@ def _typed(marks: Sequence[MarkFiles], by: str, times: dict[str, float]) -> dict
     Raises InputError if two keys are one value.
     """
     typed: dict[str, float] = {}
+    values = set()  # true and 1 are one value
     is_text = any(entry.columns.get(by) for entry in marks)
     for text in sorted(times):
-        value = text if is_text else _number_name(text)
-        if value in typed:
+        value = text if is_text else _number(text)
+        if value in values:
             raise InputError(f"documents.repeat.times: two keys of one value of {by}, {value}; correct the keys")
-        typed[value] = times[text]
+        values.add(value)
+        typed[str(value)] = times[text]
     return typed
 
 
-def _number_name(text: str) -> str:
-    """Return the one name of a number, however it is spelled: 4, 4.0 and 4e0 are 4."""
+def _number(text: str) -> object:
+    """Return the number that a key spells, an integer where it is whole; the text itself if it is blank."""
     number = number_of(text)
     if isinstance(number, float) and number.is_integer():
-        number = int(number)
-    return text if number is None else str(number)
+        return int(number)
+    return text if number is None else number
 
 
 def _by_task(files: Sequence[InputFile], spec: BuildSpec, sources: Sequence[str]) -> tuple[InputFile, ...]:
