@@ -158,6 +158,16 @@ def test_booleans_of_yaml_as_keys_or_names_are_refused_with_quotes_as_the_next_s
         assert _load(tmp_path, *quoted)
 
 
+@pytest.mark.parametrize(
+    "place", ["a split", "a split of a list", "a marked source", "an argument of a template", "a key"]
+)
+def test_nulls_as_keys_or_names_are_refused_with_quotes_as_the_next_step(place: str, tmp_path: Path) -> None:
+    for word in ("null", "~"):
+        source, more = (text.replace("WORD", word) for text in _PLACES[place])
+        with pytest.raises(SpecError, match=re.escape("put quotes around yes, no, on, off, true, false and null")):
+            _load(tmp_path, source, more)
+
+
 @pytest.mark.parametrize("word", ["null", "~", ".nan"])
 def test_nulls_and_nan_are_no_values_of_a_mark(word: str, tmp_path: Path) -> None:
     more = _PLACES["a value of a mark"][1].replace("WORD", word)

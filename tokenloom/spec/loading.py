@@ -96,7 +96,7 @@ def _message(item: Any, file: YamlFile) -> str:
         rule = f"unknown key (value {shown}). {did_you_mean(str(key[-1]), field_names(location[:-1]))}"
     else:
         rule = item["msg"].removeprefix("Value error, ") + ("" if isinstance(given, dict) else f"; got {shown}")
-    if isinstance(given, bool) and "string" in rule:
+    if isinstance(given, bool | None) and "string" in rule:
         rule += f"; {QUOTES}"
     return f"{file.place(key)}: {dotted(key) or 'spec'}: {rule}"
 
