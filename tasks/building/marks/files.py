@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 EXCLUDED = "excluded"  # counts what documents.exclude removes
 _OPTIONS = ("key", "as_", "missing", "source")
 _KEY_BYTES = 64  # of memory for a key while its file is read, at most
-_HEAD_BYTES = 2**20
+_BLOCK_BYTES = 2**20
 _POSITIONS = ".remove"  # of datatrove: little-endian uint32, the positions of rows to remove
 
 
@@ -214,24 +214,21 @@ def examine(marks: MarkFiles) -> MarkFiles | None:
 
 
 def _check_keys(marks: MarkFiles) -> None:
-    """Raise InputError if a worker can't hold the keys of files; it looks at footers, or at the first lines."""
+    """Raise InputError if a worker can't hold the keys of files; it reads the footers of tables, and counts lines."""
     num_keys = sum(map(_num_keys, marks.files))
     num_bytes = _KEY_BYTES * num_keys
     if num_bytes > marks.memory:
-        problem = f"about {num_keys:,} keys need {num_bytes:,} bytes in each worker, which has {marks.memory:,}"
+        problem = f"{num_keys:,} keys need {num_bytes:,} bytes in each worker, which has {marks.memory:,}"
         raise InputError(f"{marks.files[0].url}: {problem}; raise runner.memory, or give marks by row")
 
 
 def _num_keys(file: InputFile) -> int:
-    """Return how many keys a file has; of lines, about: their length in its first megabyte is taken for that of all."""
+    """Return how many keys a file has: the rows of a table, or the lines of a list, also of a compressed one."""
     if file.url.endswith(".parquet"):
         with open_table(file.url) as table:
             return int(table.metadata.num_rows)
-    if file.num_bytes < _HEAD_BYTES:
-        return 0
     with open_decompressed(file.url) as data:
-        head = data.read(_HEAD_BYTES)
-    return head.count(b"\n") * file.num_bytes // max(1, len(head))
+        return sum(block.count(b"\n") for block in iter(partial(data.read, _BLOCK_BYTES), b""))
 
 
 def fingerprint_of(contents: Digests) -> str:
