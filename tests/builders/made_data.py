@@ -1,6 +1,6 @@
 """Made files with the names and layouts of the real ones in TOKENLOOM_TEST_DATA, for tests that need some data.
 
-The words come from the project's own pages, and phrases in many scripts stand between them. A few texts occur twice.
+Phrases in many scripts stand between made words. A few texts occur twice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import sentencepiece
 
 from tests.builders.made_conversations import SCRIPTS
 from tests.builders.row_files import write_rows
-from tests.builders.vocabularies import shipped_text, write_made_json
+from tests.builders.vocabularies import made_text, write_made_json
 
 _TOOLS = json.dumps([{"name": "search", "description": "Search", "parameters": {"type": "object", "properties": {}}}])
 _NUM_NEWS = (400, 900, 600, 400, 1000, 700, 500, 400)  # rows of each file
@@ -30,12 +30,11 @@ _NUM_NEWS = (400, 900, 600, 400, 1000, 700, 500, 400)  # rows of each file
 
 @lru_cache
 def _words() -> list[str]:
-    """Return the words of the pages, without those that spell a token of a chat template."""
-    return [word for word in shipped_text().split() if "<" not in word]
+    return made_text().split()
 
 
 def _prose(seed: str, num_words: int) -> str:
-    """Return a composed text: words of the pages, and a phrase in some script for each thirty or so."""
+    """Return a composed text: made words, and a phrase in some script for each thirty or so."""
     draw = random.Random(seed)
     words = draw.choices(_words(), k=num_words)
     for place in range(draw.randrange(30), num_words, 30):
@@ -195,7 +194,7 @@ def _tokenizers(folder: Path) -> None:
 def _sentencepiece_model(**options: Any) -> bytes:
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.Train(
-        sentence_iterator=iter(shipped_text().splitlines()),
+        sentence_iterator=iter(made_text().splitlines()),
         model_writer=model,
         model_type="bpe",
         vocab_size=1000,

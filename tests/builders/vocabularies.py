@@ -1,4 +1,4 @@
-"""A made vocabulary, for tests that need some vocabulary and not a certain one: byte pairs of the project's own pages.
+"""A made vocabulary, for tests that need some vocabulary and not a certain one: byte pairs of made words.
 
 It is written as a file of ranks, which tiktoken reads, and as a tokenizer.json, which tokenizers reads. Both have the
 same ids.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,41 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 EOT = "<|endoftext|>"
 NUM_TOKENS = 2000  # without the end of text
-_DOCS = Path(__file__).parents[2] / "docs"
+
+
+_STARTS = ("b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "w", "st", "tr", "th", "sh", "pl", "")
+_VOWELS = ("a", "e", "i", "o", "u", "ea", "ou")
+_ENDS = ("", "", "n", "r", "s", "t", "ng", "ck")
+_NUM_WORDS = 3000
 
 
 @lru_cache
-def shipped_text() -> str:
-    """Return the text of the project's pages."""
-    pages = sorted([*_DOCS.glob("guides/*.md"), *_DOCS.glob("start/*.md")])
-    return "\n".join(page.read_text("utf-8") for page in pages)
+def made_text() -> str:
+    """Return 330 KB of made words, of which few are frequent, with punctuation, numbers and lines of code.
+
+    It is the same whatever else of the project changes, so what tests see of it stays.
+    """
+    draw = random.Random("text")
+    words = []
+    for _ in range(_NUM_WORDS):
+        syllables = []
+        for _ in range(draw.choice((1, 1, 2, 2, 3))):
+            syllables.append(draw.choice(_STARTS) + draw.choice(_VOWELS) + draw.choice(_ENDS))
+        words.append("".join(syllables))
+    weights = [1 / (rank + 2) for rank in range(_NUM_WORDS)]  # Zipf's law
+    lines = []
+    for number in range(4000):
+        line = draw.choices(words, weights, k=draw.randrange(4, 16))
+        line[0] = line[0].capitalize()
+        line[1] += draw.choice(("", ",", "'s", f" {draw.randrange(3000)}", "-" + line[2]))
+        lines.append(" ".join(line) + draw.choice(".....?!:"))
+        if number % 8 == 0:
+            lines += [
+                "",
+                f"    def {line[2]}_{line[3]}(x, y={draw.randrange(10)}):",
+                "        return x[y] * 2  # " + line[3],
+            ]
+    return "\n".join(lines)
 
 
 @lru_cache
@@ -38,7 +66,7 @@ def _trained() -> str:
     library.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=NUM_TOKENS, initial_alphabet=alphabet, show_progress=False)
-    library.train_from_iterator([shipped_text()], trainer)
+    library.train_from_iterator([made_text()], trainer)
     return library.to_str()
 
 
