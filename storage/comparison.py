@@ -234,7 +234,7 @@ def _pair(words: Sequence[UInt64s], num_a: int) -> tuple[Int64s, Int64s]:
 
 
 def _by_key(side: Documents, num_parts: int, advance: Advance) -> Iterator[Rows]:
-    """Yield the documents of a version in parts, ranges of keys of equal size.
+    """Yield the documents of a version in parts: equally long ranges of keys.
 
     Args:
         side: the documents.

@@ -166,9 +166,11 @@ def _delete_versions(store: Store, versions: Sequence[str], before: float) -> di
     A tag or a plan that is written after the last look finds no manifest and no record.
 
     Returns:
-        Why a version is used after all, for each that is: it is there as it was, or a build makes it again.
+        The versions that turned out to be in use, and why. They are as they were, or a build makes them again.
 
-    Raises FormatError if the newest entry of a tag is damaged; the manifests are there then.
+    Raises:
+        FormatError: the newest entry of a tag is damaged. All manifests are back in place.
+        StoreError: the store can't be written; the message names the first manifest that could not be put back.
     """
     used = _find_used(store, versions, before)
     unused = [version for version in versions if version not in used]

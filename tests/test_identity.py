@@ -346,9 +346,9 @@ def test_the_names_of_versions_are_pinned(kind: str, request: pytest.FixtureRequ
     (tmp_path / "a.txt").write_text("hello")
     source = {"kind": "text", "path": str(tmp_path / "a.txt")}
     spec = make_spec(tmp_path / "store", [source], tokenizer=written | files)
-    assert plan_build(spec).build.version == version
+    assert plan_build(spec, None).build.version == version
     filled_in = BuildSpec.model_validate(spec.model_dump())  # with every default, as a form sends it
-    assert plan_build(filled_in).build.version == version
+    assert plan_build(filled_in, None).build.version == version
 
 
 def test_a_tokenizer_by_its_short_name_is_the_same_one() -> None:

@@ -74,7 +74,7 @@ def is_ending() -> bool:
 def process_name(pid: int) -> str:
     """Return a name that no other process ever has, on any machine: BOOT-NAMESPACE-PID-START.
 
-    "" if there is no such process, or if the system does not say: without /proc, or with that of another namespace.
+    Returns "" for a process that has ended, and on a system without /proc, or with the /proc of another namespace.
     """
     try:
         is_ours = os.readlink("/proc/self") == str(os.getpid())

@@ -211,9 +211,9 @@ class LocalStore(Store):
                 self.remove(path)
                 freed.append(file.num_bytes)
         if freed:
-            files = counted(len(freed), "unfinished file")
             import logging  # a reader removes nothing
 
+            files = counted(len(freed), "unfinished file")
             logger = logging.getLogger("tokenloom")
             logger.warning("removed %s of processes that ended: %s freed", files, shown_bytes(sum(freed)))
 

@@ -66,7 +66,7 @@ def read_copies(store: Store, name: str, index: int, start: int, end: int) -> ND
     if start == end:
         return np.empty(0, np.uint8)
     path, first, last = copies_path(name, index), start // _ROWS, (end - 1) // _ROWS + 1
-    for is_last in (store.is_local, True):
+    for is_last in (store.is_local, True):  # a remote file that arrives damaged is read again
         with reading_work_file(store, path, is_last=is_last):
             data = store.read_range(path, first * _BLOCK, last * _BLOCK)
             blocks = np.frombuffer(data, np.uint8).reshape(-1, _BLOCK)

@@ -55,7 +55,7 @@ def find_work_records(store: Store, paths: Sequence[str], kind: type[Record]) ->
     """
     records = {}
     for path, data in zip(paths, store.read_all(paths), strict=True):
-        for is_last in (store.is_local, True):
+        for is_last in (store.is_local, True):  # a remote file that arrives damaged is read again
             if data is None:
                 break
             with suppress(FormatError):

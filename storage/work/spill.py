@@ -176,7 +176,7 @@ class Spill:
 
     def __init__(self, store: Store, name: str, index: int, num_bytes: int, checksum: str) -> None:
         self._store, self._path = store, spill_path(name, index)
-        for is_last in (store.is_local, True):
+        for is_last in (store.is_local, True):  # a remote file that arrives damaged is read again
             with reading_work_file(store, self._path, is_last=is_last):
                 head = store.read_range(self._path, 0, min(_HEAD_BYTES, num_bytes))
                 header_bytes, json_bytes = _FIXED.unpack_from(head)[1:] if len(head) >= _FIXED.size else (0, 0)
@@ -261,7 +261,7 @@ class Spill:
         first, last = start // length, -(-end // length)
         block_start, block_end = first * length, min(last * length, self._body_bytes)
         start_of_body = self._body_start
-        for is_last in (self._store.is_local, True):
+        for is_last in (self._store.is_local, True):  # a remote file that arrives damaged is read again
             with reading_work_file(self._store, self._path, is_last=is_last):
                 read = self._store.read_range(self._path, start_of_body + block_start, start_of_body + block_end)
                 data = memoryview(read)

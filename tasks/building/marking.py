@@ -166,9 +166,8 @@ def _mark_partition(build: Build, aligned: Sequence[MarkFiles], job: _MarkedPart
         split = np.repeat(np.arange(num_splits, dtype=np.uint8), record.spills[index].documents)
         positions = np.searchsorted(rows, table["row"]) + num_before
         documents = Documents(part.file, table, split, spill.ids(table), positions)
-        with comparing(
-            marks.beside(part.file) for marks in aligned
-        ):  # before a file is written whose name vouches for them
+        # The names of the files that are written next vouch for the marks.
+        with comparing(marks.beside(part.file) for marks in aligned):
             verdict = Verdict(rules, documents)
         counts.append(_counts(build, documents, verdict))
         files |= write_copies(build.store, name, index, verdict.copies)

@@ -81,18 +81,21 @@ def merge_documents(
 
     Raises WorkError if a file is missing or damaged.
     """
-    tables, ids = [np.empty(0, TABLE_DTYPE)], [pa.array([], pa.large_string())]
+    tables = [np.empty(0, TABLE_DTYPE)]
+    ids = [pa.array([], pa.large_string())]
     spill_indices = [np.empty(0, np.uint32)]
     num_read = np.zeros(2, np.int64)  # documents, and further copies
     num_tokens = 0
     for number, file in enumerate(files):
         spill = recorded_spill(str(build.store.root), file)
         first, rows = spill.documents(split_index, *keys)
-        stays, spill_index = np.ones(len(rows), dtype=bool), np.full(len(rows), number, np.uint32)
+        stays = np.ones(len(rows), dtype=bool)
+        spill_index = np.full(len(rows), number, np.uint32)
         if isinstance(file, RunPart):
-            in_run = (rows["row"] >> ROW_BITS) % MAX_RUN_SPILLS
-            rows, spill_index = rows.copy(), (file.first + in_run).astype(np.uint32)
-            rows["row"] -= in_run << ROW_BITS
+            index_in_run = (rows["row"] >> ROW_BITS) % MAX_RUN_SPILLS
+            spill_index = (file.first + index_in_run).astype(np.uint32)
+            rows = rows.copy()
+            rows["row"] -= index_in_run << ROW_BITS
         elif file.marked:
             copies = read_copies(build.store, file.marked, file.index, first, first + len(rows))
             stays = copies > 0
@@ -108,12 +111,14 @@ def merge_documents(
         tables.append(rows[stays])
         spill_indices.append(spill_index[stays])
     file_index = np.repeat(np.arange(len(files), dtype=np.uint32), [len(table) for table in tables[1:]])
-    rows, spill_index = np.concatenate(tables), np.concatenate(spill_indices)
+    rows = np.concatenate(tables)
+    spill_index = np.concatenate(spill_indices)
     del tables
     order = _total_order(rows, spill_index)
     if build.rules.deduplicate:
         order = order[_is_taken(rows[order])]
-    rows, spill_index = rows[order], spill_index[order]
+    rows = rows[order]
+    spill_index = spill_index[order]
     num_copies = int(is_copy[spill_index].sum())
     return Piece(
         rows=rows,

@@ -95,8 +95,8 @@ class BuildPlan:
     end-of-text token. `tag` is the tag that the build moves: `latest`,
     or another one for a try-out; `seen_tag_number` is the number of its newest entry when the plan was made. `left_out`
     counts the files that each pattern of a source's `leave_out` matches. with_partitions adds the rest: `cached` names
-    the spills that an earlier build left, `choice` is the encoder of the others. `kept` is that of
-    count_kept, for `tokenloom plan` alone.
+    the spills that an earlier build left, `choice` is the encoder of the others. `kept` is what count_kept returns, for
+    `tokenloom plan` alone.
     """
 
     build: Build
@@ -131,7 +131,7 @@ class BuildPlan:
         return [partition for partition in self.distinct if partition.spill_name not in self.cached]
 
 
-def plan_build(spec: BuildSpec, marks: MarkRules | None = None) -> BuildPlan:
+def plan_build(spec: BuildSpec, marks: MarkRules | None) -> BuildPlan:
     """Plan a build, without its partitions. Writes nothing but remembered fingerprints.
 
     Args:

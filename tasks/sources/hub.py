@@ -43,7 +43,7 @@ def pinned(url: str) -> str:
 
 
 def current_commit(name: str, revision: str | None, repository_type: str = "dataset") -> str:
-    """Return the commit that a revision of a repository names now; raises InputError if the Hub does not tell."""
+    """Return the commit that a revision of a repository names now; raises InputError if the Hub does not answer."""
     from huggingface_hub import HfApi  # late: few builds read from the Hub
 
     def ask() -> str:

@@ -50,7 +50,7 @@ _HARMLESS = {  # options of a README.md that change neither rows nor texts, or t
 }
 _EXTRACTED = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.zst", ".xz", ".lz4", ".7z", ".rar")  # may be nested
 _STREAM_ROWS = 256  # rows that the package gives at a time: few, since each may be a large text
-_SETTINGS = ("README.md", ".huggingface.yaml", "dataset_infos.json")  # files that tell the package how to read data
+_SETTINGS = ("README.md", ".huggingface.yaml", "dataset_infos.json")  # the package takes options from them
 
 
 class Reader(SourceReader):
@@ -163,7 +163,7 @@ def _hub_file(url: str, commit: str) -> FoundFile:
 
 
 def _hub_settings(name: str, commit: str) -> list[str]:
-    """Return the fingerprints of the files on the Hub that tell the package how to read a dataset."""
+    """Return the fingerprints of the files of settings of a dataset on the Hub."""
     root = f"hf://datasets/{name}@{commit}"
     infos = _ask_hub("ls", root)
     return sorted(remote_fingerprint(info, root) for info in infos if PurePosixPath(info["name"]).name in _SETTINGS)
@@ -176,7 +176,7 @@ def _ask_hub(method: str, url: str) -> Any:
 
 
 def _local_settings(name: str) -> tuple[str, ...]:
-    """Return the files of a local folder that tell the package how to read it; none for files read by a builder."""
+    """Return the files of settings in a local folder; none for files that a builder reads."""
     if name in BUILDERS:
         return ()
     return tuple(str(path) for path in (Path(name, setting) for setting in _SETTINGS) if path.is_file())

@@ -1,4 +1,4 @@
-"""Files of equal size and other rows in each form that a source reads, and what a version of them must hold."""
+"""Files with one length and different rows, in each form that a source reads; the rows that a version must hold."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Form(NamedTuple):
 
 
 def made_texts(seed: int, num_rows: int) -> list[str]:
-    """Return different texts of equal length."""
+    """Return different texts with one length."""
     numbers = random.Random(seed)
     return [f'{i:04d}: "é", said {numbers.getrandbits(64):016x}' for i in range(num_rows)]
 

@@ -487,15 +487,15 @@ def test_each_option_of_chat_names_another_version(tmp_path: Path) -> None:
         {"stop_tokens": ["<|im_end|>"]},
         {"special_tokens_in_content": "token"},
     ]
-    versions = [plan_build(chat_spec(tmp_path, GOOD, chat=option)).build.version for option in options]
-    versions.append(plan_build(chat_spec(tmp_path, GOOD, CHATML + "{# another #}")).build.version)
-    versions.append(plan_build(chat_spec(tmp_path, GOOD, documents={"without_target": "keep"})).build.version)
+    versions = [plan_build(chat_spec(tmp_path, GOOD, chat=option), None).build.version for option in options]
+    versions.append(plan_build(chat_spec(tmp_path, GOOD, CHATML + "{# another #}"), None).build.version)
+    versions.append(plan_build(chat_spec(tmp_path, GOOD, documents={"without_target": "keep"}), None).build.version)
     assert len(set(versions)) == len(versions)
     named = chat_spec(tmp_path, GOOD, source={"layout": "messages"}, documents={"without_target": "drop"})
-    assert plan_build(named).build.version == versions[0]  # as it is recognized
+    assert plan_build(named, None).build.version == versions[0]  # as it is recognized
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "chat.jinja").rename(tmp_path / "elsewhere" / "renamed")
     moved = named.model_copy(
         update={"chat": named.chat.model_copy(update={"template": f"{tmp_path}/elsewhere/renamed"})}
     )
-    assert plan_build(moved).build.version == versions[0]
+    assert plan_build(moved, None).build.version == versions[0]

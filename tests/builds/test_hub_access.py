@@ -29,8 +29,8 @@ def test_the_hub_of_tests_tells_what_the_hub_tells(hub: DatasetHub) -> None:
     converted = published(hub, name, {"a.parquet": parquet}, CONVERTED)
     api = HfApi(endpoint=hub.url)
     references = api.list_repo_refs(name, repo_type="dataset")
-    told = [(item.name, item.ref, item.target_commit) for item in references.branches + references.tags]
-    assert told == [("main", "refs/heads/main", new), ("v1", "refs/tags/v1", old)]
+    refs = [(item.name, item.ref, item.target_commit) for item in references.branches + references.tags]
+    assert refs == [("main", "refs/heads/main", new), ("v1", "refs/tags/v1", old)]
     assert [(item.name, item.target_commit) for item in references.converts] == [("parquet", converted)]
     (content,) = parquet.parts.values()
     for expand in (False, True):

@@ -162,7 +162,7 @@ def test_row_groups_and_files_of_a_glob_change_no_shard_bytes(same: _Same, tmp_p
 def _cut(spec: BuildSpec) -> BuildPlan:
     """Return the plan of a build with its partitions."""
     with open_workers(0) as runner:
-        return cut_inputs(plan_build(spec), runner)
+        return cut_inputs(plan_build(spec, None), runner)
 
 
 @pytest.mark.parametrize("form", every(2, [name for name, form in _FORMS.items() if form.is_cut]))

@@ -78,7 +78,7 @@ class Repository:
         return commit
 
     def check_gate(self, token: str) -> None:
-        """Refuse the content of a gated dataset to who may not read it; the hub tells everyone what it has."""
+        """Refuse the content of a gated dataset without a token; anyone may list its files."""
         if self.token is not None and token != self.token:
             raise Refused(403 if token else 401, "GatedRepo")
 

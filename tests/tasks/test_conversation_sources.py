@@ -343,10 +343,10 @@ def test_a_plan_recognizes_the_layout_from_the_first_rows(
     rows: list[Row], options: Row, layout: str, tmp_path: Path
 ) -> None:
     spec = chat_spec(tmp_path, rows, source=options)
-    plan = plan_build(spec)
+    plan = plan_build(spec, None)
     assert [file.options["layout"] for file in plan.inputs] == [layout]
     assert plan.identity["sources"][0]["layout"] == layout
-    named = plan_build(chat_spec(tmp_path, rows, source={**options, "layout": layout}))
+    named = plan_build(chat_spec(tmp_path, rows, source={**options, "layout": layout}), None)
     assert named.build.version == plan.build.version
 
 
@@ -365,6 +365,6 @@ def test_a_plan_recognizes_the_layout_from_the_first_rows(
 )
 def test_a_plan_says_why_it_recognizes_no_layout(rows: list[Row], message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message) as caught:
-        plan_build(chat_spec(tmp_path, rows))
+        plan_build(chat_spec(tmp_path, rows), None)
     assert caught.value.source == "chats"
     assert str(tmp_path / "chats.jsonl") in str(caught.value)

@@ -153,7 +153,7 @@ def test_no_step_is_quadratic_in_partitions(text_bytes: int) -> None:
 def _made_up_plan(folder: Path, num_partitions: int) -> BuildPlan:
     """Return the plan of a build of files that are not there, each of 160 partitions."""
     path = write_jsonl(folder / "a.jsonl", ["a text"])
-    plan = plan_build(make_spec(folder / "store", [{"kind": "jsonl", "path": str(path)}]))
+    plan = plan_build(make_spec(folder / "store", [{"kind": "jsonl", "path": str(path)}]), None)
     files = [
         replace(plan.inputs[0], path=f"{i}.jsonl", fingerprint=f"xxh3_128:{i}") for i in range(num_partitions // 160)
     ]

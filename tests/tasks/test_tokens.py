@@ -242,12 +242,12 @@ def test_contents_are_excluded_and_texts_are_refused(tmp_path: Path) -> None:
 def test_the_index_is_part_of_the_input(tmp_path: Path) -> None:
     path = write_megatron(tmp_path / "in" / "a", [[[5, 6], [7, 8]]])
     spec = tokens_spec(tmp_path, tmp_path / "in" / "*", 100)
-    (one,) = plan_build(spec).inputs
+    (one,) = plan_build(spec, None).inputs
     check_unchanged(one)
     write_megatron(tmp_path / "in" / "a", [[[5, 6]], [[7, 8]]])
     with pytest.raises(InputError, match=r"a\.\w+: it changed while it was read"):
         check_unchanged(one)
-    (two,) = plan_build(spec).inputs
+    (two,) = plan_build(spec, None).inputs
     assert (one.path, one.url) == (two.path, two.url) == ("a.bin", str(path))
     assert one.fingerprint.partition(" + ")[0] == two.fingerprint.partition(" + ")[0]
     assert one.fingerprint != two.fingerprint

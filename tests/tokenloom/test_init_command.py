@@ -42,7 +42,7 @@ def _written(folder: Path, *arguments: str) -> list[dict[str, Any]]:
     with contextlib.chdir(folder):
         assert main(["init", *arguments]) == 0
         assert yaml.safe_load(Path("tokenloom.yaml").read_text())["tokenizer"] == {"kind": "tiktoken", "name": "gpt2"}
-        plan = plan_build(load_spec("tokenloom.yaml", ["tokenizer=byte"]))
+        plan = plan_build(load_spec("tokenloom.yaml", ["tokenizer=byte"]), None)
         assert all(cut_file(file) for file in plan.inputs if file.num_bytes)
         sources: list[dict[str, Any]] = yaml.safe_load(Path("tokenloom.yaml").read_text())["sources"]
     return sources

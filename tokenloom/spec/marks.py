@@ -15,7 +15,7 @@ MAX_TIMES = 255
 def _spelled(value: Any) -> str:
     """Return a value of a mark as a text; raise ValueError for one that YAML reads as neither text nor number."""
     if isinstance(value, bool | None) or value != value:
-        raise ValueError(f"{value!r} is no value of a mark; {QUOTES}")
+        raise ValueError(f"{value!r} can't be the value of a mark; {QUOTES}")
     return str(value)
 
 

@@ -36,6 +36,7 @@ EXCLUDED = "excluded"  # counts what documents.exclude removes
 _OPTIONS = ("key", "as_", "missing", "source")
 _KEY_BYTES = 64  # of memory for a key while its file is read, at most
 _BLOCK_BYTES = 2**20
+_FORMAT = 2  # of the files of copies in work/
 _POSITIONS = ".remove"  # of datatrove: little-endian uint32, the positions of rows to remove
 
 
@@ -143,7 +144,7 @@ class MarkRules:
         marks = [replace(m, files=(m.beside(file),)) if m.is_aligned else m for m in self.of(file.source)]
         spills = [spill.checksum for spill in record.spills]  # another encoder gives other spills of the same name
         place = [file.source, file.path, spill_name]
-        decides = {"place": place, "spills": spills, "marks": self._identity(marks), "format": 2}
+        decides = {"place": place, "spills": spills, "marks": self._identity(marks), "format": _FORMAT}
         return sha256_of(decides)[:32]
 
     def _identity(self, marks: Sequence[MarkFiles]) -> dict[str, Any]:
@@ -170,7 +171,9 @@ def list_marks(spec: BuildSpec, memory: FingerprintMemory) -> list[MarkFiles]:
         if label in {EXCLUDED, "keep", "repeat", *(one.label for one in marks)}:
             label = f"marks.{len(marks)}"
         made = MarkFiles(**entry.options(), files=files, label=label, memory=worker_bytes)
-        marks.append(replace(made, files=_by_task(files, spec, entry.source)) if made.has_positions else made)
+        if made.has_positions:
+            made = replace(made, files=_by_task(files, spec, entry.source))
+        marks.append(made)
     if rules.exclude:
         file = InputFile("", EXCLUDED, rules.exclude, input_bytes(rules.exclude), "", {}, {})
         only_hashes = bool(spec.ids_options())
